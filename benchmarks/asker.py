@@ -26,7 +26,7 @@ def ours(lighthouse: str, group: str) -> Callable[[], int]:
     from torchft_x.rpc.group.server import GroupServer
 
     server = GroupServer(
-        replica_id=f"{group}:life", lighthouse=lighthouse, store_address="127.0.0.1:1", world_size=1, commit_vote=True
+        replica_id=f"{group}:1", lighthouse=lighthouse, store_address="127.0.0.1:1", world_size=1, commit_vote=True
     )
     state = State()
 
@@ -46,7 +46,7 @@ def peers(lighthouse: str, group: str) -> Callable[[], int]:
 
     limit = timedelta(seconds=_TIMEOUT)
     server = ManagerServer(
-        replica_id=f"{group}:life", lighthouse_addr=lighthouse, hostname="127.0.0.1", bind="127.0.0.1:0",
+        replica_id=f"{group}:1", lighthouse_addr=lighthouse, hostname="127.0.0.1", bind="127.0.0.1:0",
         store_addr="127.0.0.1:1", world_size=1, heartbeat_interval=timedelta(milliseconds=100), connect_timeout=limit,
         quorum_retries=0,
     )  # fmt: skip

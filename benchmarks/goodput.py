@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.job import Job
 from benchmarks.libraries import Library
-from benchmarks.record import Life
+from benchmarks.record import AttemptRecord
 from benchmarks.stats import Goal
 
 GROUPS = 4
@@ -61,7 +61,7 @@ def goodput_once(library: Library, mtbf: float, seconds: float, seed: int, group
 
 
 def account(
-    lives: Sequence[Life],
+    attempts: Sequence[AttemptRecord],
     kills: Sequence[tuple[float, str]],
     quiet: float,
     begin: float,
@@ -69,7 +69,7 @@ def account(
     groups: int = GROUPS,
 ) -> Goodput:
     """Return the goodput between `begin` and `end`, against the groups' rate between `quiet` and `begin`."""
-    commits = [(c.t, life.group) for life in lives for c in life.commits if c.mine]
+    commits = [(c.t, attempt.group) for attempt in attempts for c in attempt.commits if c.mine]
     rate = sum(quiet <= t < begin for t, _ in commits) / (begin - quiet)  # batches a second, all groups
     done = sum(begin <= t < end for t, _ in commits)
     dead = sum(_dead(commits, group, kills, begin, end) for group in {g for _, g in commits})

@@ -72,9 +72,9 @@ class OurGroups:
 
     async def _hello(self, i: int) -> None:
         hello = pb.Hello(
-            replica_id=f"bench_{i}:life",
+            replica_id=f"bench_{i}:1",
             group_id=f"bench_{i}",
-            life=pb.Life(started=time.time(), token=f"bench_{i}"),
+            attempt_id=pb.AttemptId(started=time.time(), token=f"bench_{i}"),
             address=f"http://127.0.0.1:{10000 + i}",
             boot_id=grpc_options.boot_id(),
             library=f"torchft_x/{__version__}",
@@ -96,7 +96,7 @@ class OurGroups:
             pb.Up(
                 join=pb.Join(
                     member=pb.Member(
-                        replica_id=f"bench_{i}:life",
+                        replica_id=f"bench_{i}:1",
                         address=f"http://127.0.0.1:{10000 + i}",
                         store_address=f"127.0.0.1:{20000 + i}",
                         state=self._state,
@@ -158,7 +158,7 @@ class PeerGroups:
         self._quiet_since = time.monotonic()
 
     async def _beat(self, i: int) -> None:
-        beat = peer_pb.LighthouseHeartbeatRequest(replica_id=f"bench_{i}:life").SerializeToString()
+        beat = peer_pb.LighthouseHeartbeatRequest(replica_id=f"bench_{i}:1").SerializeToString()
         await self._channels[i].unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")(beat, timeout=30.0)
 
     async def refresh(self) -> None:
@@ -169,7 +169,7 @@ class PeerGroups:
         self._requests = [
             peer_pb.LighthouseQuorumRequest(
                 requester=peer_pb.QuorumMember(
-                    replica_id=f"bench_{i}:life",
+                    replica_id=f"bench_{i}:1",
                     address=f"http://127.0.0.1:{10000 + i}",
                     store_address=f"127.0.0.1:{20000 + i}",
                     step=self._step,

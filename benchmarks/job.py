@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.libraries import TRAINER, Library
 from benchmarks.processes import Child, GaveUp, free_port, kill_marked, listens, wait_for
-from benchmarks.record import Life, Records
+from benchmarks.record import AttemptRecord, Records
 from torchft_x import env
 from torchft_x.observe.events import read_events
 
@@ -96,9 +96,9 @@ class Job:
 
     def kill(self, group: str, number: int = signal.SIGKILL) -> float:
         """Signal a group's trainer, not its launcher, and return the monotonic time of the signal."""
-        life = self.life(group)
+        attempt = self.attempt(group)
         t = time.monotonic()
-        os.kill(life.pid, number)
+        os.kill(attempt.pid, number)
         return t
 
     def gone(self, group: str) -> bool:
@@ -110,26 +110,26 @@ class Job:
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
-    def life(self, group: str) -> Life:
+    def attempt(self, group: str) -> AttemptRecord:
         """Return the record of the group's newest process. Raise `GaveUp` if it has none."""
-        life = self.records.newest(group)
-        if life is None:
+        attempt = self.records.newest(group)
+        if attempt is None:
             raise GaveUp(f"group {group} has not started")
-        return life
+        return attempt
 
-    def lives(self) -> list[Life]:
+    def attempts(self) -> list[AttemptRecord]:
         """Return the record of each group's newest process."""
-        return [self.life(name) for name in self.names]
+        return [self.attempt(name) for name in self.names]
 
     def wait_together(self, after: float = 0.0, steps: int = SETTLED) -> None:
         """Wait until all groups have committed `steps` steps together since `after` (monotonic seconds)."""
 
         def ready() -> bool:
             self._check_alive()
-            lives = {x.group: x for x in self.records.update() if x.group in self.names}
-            return len(lives) == len(self.names) and all(
+            attempts = {x.group: x for x in self.records.update() if x.group in self.names}
+            return len(attempts) == len(self.names) and all(
                 sum(c.t > after and c.mine and c.groups == len(self.names) for c in x.commits[-2 * steps :]) >= steps
-                for x in lives.values()
+                for x in attempts.values()
             )
 
         wait_for(ready, START, f"{self.library.module}: {len(self.names)} groups train together")

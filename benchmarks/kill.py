@@ -31,7 +31,7 @@ class Stall:
 
 def measure(job: Job, t: float, bound: float) -> Stall:
     """Wait for at most `bound` seconds, and return the cost of the last group's death at `t` (monotonic seconds)."""
-    survivors = [job.life(name) for name in job.names[:-1]]
+    survivors = [job.attempt(name) for name in job.names[:-1]]
 
     def all_go_on() -> list[float]:
         job.records.update()
@@ -97,7 +97,7 @@ def hang_once(library: Library, groups: int) -> Stall:
     slow = str(groups - 1)
     with Job(library, groups, launched=True, trainer=("--slow-group", slow)) as job:
         job.wait_together(steps=5)
-        victim = job.life(slow)
+        victim = job.attempt(slow)
         drawn = len(victim.drawn)
         wait_for(lambda: (job.records.update(), len(victim.drawn))[1] > drawn, 30.0, "the next step", poll=0.001)
         time.sleep(0.1)  # the victim's steps take 0.2 s: the others are in the reduction by now, and it is not

@@ -11,7 +11,7 @@ from benchmarks.job import Job
 from benchmarks.lateness import FOR_EVER, KINDS, Kind
 from benchmarks.libraries import Library
 from benchmarks.processes import GaveUp, wait_for
-from benchmarks.record import Life, goes_on, longest_gap, thrown_away
+from benchmarks.record import AttemptRecord, goes_on, longest_gap, thrown_away
 from benchmarks.stats import Goal, Sample
 
 GROUPS = 3
@@ -45,7 +45,7 @@ def late_once(library: Library, name: str) -> Late:
     with Job(library, GROUPS, launched=True, trainer=trainer, ranks=kind.ranks) as job:
         job.wait_together(steps=15)
         late = wait_for(lambda: _late(job), 60.0, "the group is late")
-        first = [x for x in job.lives() if x.group != LATE]
+        first = [x for x in job.attempts() if x.group != LATE]
         try:
             wait_for(lambda: _over(job, kind, first, late), BOUND, "the group is back", poll=0.1)
             time.sleep(AFTERWARDS)
@@ -58,7 +58,7 @@ def _late(job: Job) -> float | None:
     return next((x.late for x in job.records.update() if x.late is not None), None)
 
 
-def _over(job: Job, kind: Kind, first: list[Life], late: float) -> bool:
+def _over(job: Job, kind: Kind, first: list[AttemptRecord], late: float) -> bool:
     """Return whether watching may stop: the group is back, and each other one has trained on or ended."""
     now = time.monotonic()
     if kind.place == "step":
@@ -71,14 +71,14 @@ def _over(job: Job, kind: Kind, first: list[Life], late: float) -> bool:
     return _back(job, kind, late) is not None
 
 
-def _ended(job: Job, first: list[Life]) -> int:
-    return sum(job.life(x.group) is not x for x in first) + sum(job.gone(x.group) for x in first)
+def _ended(job: Job, first: list[AttemptRecord]) -> int:
+    return sum(job.attempt(x.group) is not x for x in first) + sum(job.gone(x.group) for x in first)
 
 
 def _back(job: Job, kind: Kind, late: float) -> float | None:
     """Return the monotonic time at which the late group first committed again; a hung one must have restarted."""
-    lives = [x for x in job.records.update() if x.group == LATE and (kind.seconds != FOR_EVER or x.started > late)]
-    times = [c.t for x in lives for c in x.commits if c.mine and c.t > _end_of(kind, late)]
+    attempts = [x for x in job.records.update() if x.group == LATE and (kind.seconds != FOR_EVER or x.started > late)]
+    times = [c.t for x in attempts for c in x.commits if c.mine and c.t > _end_of(kind, late)]
     return min(times, default=None)
 
 
@@ -87,7 +87,7 @@ def _end_of(kind: Kind, late: float) -> float:
     return late + (kind.seconds if kind.place == "between" else 0.0)
 
 
-def _measure(job: Job, kind: Kind, first: list[Life], late: float) -> Late:
+def _measure(job: Job, kind: Kind, first: list[AttemptRecord], late: float) -> Late:
     end = time.monotonic()
     ended = _ended(job, first)
     back = _back(job, kind, late)
@@ -128,15 +128,15 @@ def busy_once(library: Library, seconds: float) -> Busy:
         while time.monotonic() < begin + seconds and not any(map(job.gone, job.names)):
             time.sleep(0.5)
         end = time.monotonic()
-        lives = job.records.update()
-        drawn = sum(begin < t < end for x in lives for t in x.drawn)
-        full = [c.groups == GROUPS for c in job.life("0").commits if begin < c.t < end]
+        attempts = job.records.update()
+        drawn = sum(begin < t < end for x in attempts for t in x.drawn)
+        full = [c.groups == GROUPS for c in job.attempt("0").commits if begin < c.t < end]
         return Busy(
-            len(lives) - GROUPS + sum(map(job.gone, job.names)),
+            len(attempts) - GROUPS + sum(map(job.gone, job.names)),
             sum(a and not b for a, b in itertools.pairwise(full)),
-            sum(thrown_away(x, begin, end) for x in lives) / max(1, drawn),
-            sum(begin < c.t < end and c.mine for x in lives for c in x.commits) / (end - begin),
-            sum(begin < t < end for x in lives for t, _ in x.did),
+            sum(thrown_away(x, begin, end) for x in attempts) / max(1, drawn),
+            sum(begin < c.t < end and c.mine for x in attempts for c in x.commits) / (end - begin),
+            sum(begin < t < end for x in attempts for t, _ in x.did),
         )
 
 

@@ -45,7 +45,7 @@ class Served:
 
     def heartbeat(self, number: int) -> float:
         """Return the processor seconds per heartbeat, of `number` unary ones in sequence."""
-        beat = peer_pb.LighthouseHeartbeatRequest(replica_id="bench:life").SerializeToString()
+        beat = peer_pb.LighthouseHeartbeatRequest(replica_id="bench:1").SerializeToString()
         with grpc.insecure_channel(self.bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
             call = channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")
             for _ in range(50):

@@ -41,9 +41,9 @@ def outage_once(library: Library, away: float) -> Outage:
         back = time.monotonic()
 
         def over() -> bool:
-            lives = {x.group: x for x in job.records.update()}
+            attempts = {x.group: x for x in job.records.update()}
             died = all(job.gone(name) for name in job.names)
-            return died or all(sum(c.t > back for c in x.commits) >= 30 for x in lives.values())
+            return died or all(sum(c.t > back for c in x.commits) >= 30 for x in attempts.values())
 
         try:
             wait_for(over, BOUND, "the groups train on")
@@ -52,12 +52,12 @@ def outage_once(library: Library, away: float) -> Outage:
         except GaveUp:
             pass  # the stall shows it
         end = time.monotonic()
-        lives = job.lives()
+        attempts = job.attempts()
         died = sum(job.gone(name) for name in job.names)
-        times = [[c.t for c in x.commits] for x in lives]
+        times = [[c.t for c in x.commits] for x in attempts]
         before = max(longest_gap(x, quiet, killed) for x in times)
         stall = max(longest_gap(x, killed, end) for x in times) - before
-        return Outage(None if died else max(0.0, stall), sum(thrown_away(x, killed, end) for x in lives), died)
+        return Outage(None if died else max(0.0, stall), sum(thrown_away(x, killed, end) for x in attempts), died)
 
 
 def run_outage(bench: Bench) -> list[Measured]:

@@ -19,7 +19,7 @@ class Commit(NamedTuple):
 
 
 @dataclass
-class Life:
+class AttemptRecord:
     """Record of one process of one group. Times are monotonic seconds."""
 
     group: str = ""
@@ -53,15 +53,15 @@ class Life:
 
 
 class Records:
-    """All lives in a folder of records, read while the trainers write them."""
+    """All attempts in a folder of records, read while the trainers write them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lives: dict[str, Life] = {}  # by file name
+        self.attempts: dict[str, AttemptRecord] = {}  # by file name
         self._read: dict[str, int] = {}  # bytes of each file that were read, by file name
 
-    def update(self) -> list[Life]:
-        """Read the new whole lines of all records, and return all lives, oldest first."""
+    def update(self) -> list[AttemptRecord]:
+        """Read the new whole lines of all records, and return all attempts, oldest first."""
         for path in self.folder.glob("*.rec"):
             begin = self._read.get(path.name, 0)
             with path.open("rb") as f:
@@ -69,19 +69,19 @@ class Records:
                 data = f.read()
             end = data.rfind(b"\n") + 1
             self._read[path.name] = begin + end
-            life = self.lives.setdefault(path.name, Life())
+            attempt = self.attempts.setdefault(path.name, AttemptRecord())
             for line in data[:end].decode().splitlines():
-                life.take(line)
-        return sorted((x for x in self.lives.values() if x.pid), key=lambda x: x.started)
+                attempt.take(line)
+        return sorted((x for x in self.attempts.values() if x.pid), key=lambda x: x.started)
 
-    def newest(self, group: str) -> Life | None:
-        lives = [x for x in self.update() if x.group == group]
-        return lives[-1] if lives else None
+    def newest(self, group: str) -> AttemptRecord | None:
+        attempts = [x for x in self.update() if x.group == group]
+        return attempts[-1] if attempts else None
 
 
-def goes_on(life: Life, after: float, fewer_than: int) -> float | None:
-    """Return when this life first committed a step with fewer than so many groups after `after`, or None."""
-    return next((c.t for c in life.commits if c.t > after and c.groups < fewer_than), None)
+def goes_on(attempt: AttemptRecord, after: float, fewer_than: int) -> float | None:
+    """Return when this attempt first committed a step with fewer than so many groups after `after`, or None."""
+    return next((c.t for c in attempt.commits if c.t > after and c.groups < fewer_than), None)
 
 
 def longest_gap(times: Iterable[float], begin: float, end: float) -> float:
@@ -101,12 +101,12 @@ def longest_gap(times: Iterable[float], begin: float, end: float) -> float:
     return max(b - a for a, b in itertools.pairwise(chosen))
 
 
-def thrown_away(life: Life, begin: float, end: float) -> int:
+def thrown_away(attempt: AttemptRecord, begin: float, end: float) -> int:
     """Return the number of batches drawn in this time and never committed, except the last, which may still be."""
     lost = 0
-    commits = iter(c.t for c in life.commits)
+    commits = iter(c.t for c in attempt.commits)
     commit = next(commits, None)
-    for drawn, following in itertools.pairwise(life.drawn):
+    for drawn, following in itertools.pairwise(attempt.drawn):
         while commit is not None and commit < drawn:
             commit = next(commits, None)
         good = commit is not None and commit <= following
@@ -114,8 +114,8 @@ def thrown_away(life: Life, begin: float, end: float) -> int:
     return lost
 
 
-def together(lives: Sequence[Life], after: float) -> float | None:
-    """Return when all lives had committed the first step after `after` in which all took part, or None."""
-    steps = [{c.step: c.t for c in x.commits if c.t > after and c.mine and c.groups == len(lives)} for x in lives]
+def together(attempts: Sequence[AttemptRecord], after: float) -> float | None:
+    """Return when all attempts had committed the first step after `after` in which all took part, or None."""
+    steps = [{c.step: c.t for c in x.commits if c.t > after and c.mine and c.groups == len(attempts)} for x in attempts]
     shared = set.intersection(*(set(s) for s in steps)) if steps else set()
     return max(s[min(shared)] for s in steps) if shared else None

@@ -37,9 +37,9 @@ def rejoin_once(library: Library) -> Rejoin:
     with Job(library, 2, launched=True) as job:
         job.wait_warm()
         job.wait_together(time.monotonic())
-        survivor = job.life("0")
+        survivor = job.attempt("0")
         t = job.kill("1")
-        back = wait_for(lambda: (job.records.update(), together(job.lives(), t))[1], BOUND, "all train together again")
+        back = wait_for(lambda: (job.records.update(), together(job.attempts(), t))[1], BOUND, "all train together")
         time.sleep(0.5)
         job.records.update()
         return Rejoin(back - t, thrown_away(survivor, t, time.monotonic()))
@@ -100,7 +100,7 @@ def longest_once(library: Library, size: str) -> Longest:
     """Kill a group, run a stand-in that costs the machine the same (control), and restart the group, in one job."""
     with raw_source() as source, Job(library, 2, trainer=("--model", size, "--pace", "0")) as job:
         job.wait_together(steps=10)
-        survivor = job.life("0")
+        survivor = job.attempt("0")
         times = [c.t for c in survivor.commits[-8:]]
         usual = median(b - a for a, b in itertools.pairwise(times))
         t = job.kill("1")
@@ -108,15 +108,15 @@ def longest_once(library: Library, size: str) -> Longest:
 
         begin = max(alone, time.monotonic())
         job.start("1", "--stand-in", source)
-        wait_for(lambda: (job.records.update(), job.life("1").ended)[1], BOUND, "the stand-in has copied")
+        wait_for(lambda: (job.records.update(), job.attempt("1").ended)[1], BOUND, "the stand-in has copied")
         end = time.monotonic()
         wait_for(lambda: (job.records.update(), survivor.commits[-1].t > end)[1], BOUND, "a step after it")
         control = max(usual, longest_gap([c.t for c in survivor.commits], begin, end))
 
         begin = time.monotonic()
         job.start("1")
-        wait_for(lambda: (job.records.update(), together(job.lives(), begin))[1], BOUND, "all train together again")
-        back = together(job.lives(), begin)
+        wait_for(lambda: (job.records.update(), together(job.attempts(), begin))[1], BOUND, "all train together again")
+        back = together(job.attempts(), begin)
         assert back is not None
         return Longest(longest_gap([c.t for c in survivor.commits], begin, back), control, usual)
 

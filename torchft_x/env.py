@@ -45,11 +45,11 @@ WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # for torchft_x.compat.future
 EVENTS = "TORCHFT_X_EVENTS"  # "stdout": also print each event as a line with a JSON object, for collectors of logs
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 STATE_FILE = "TORCHFT_X_STATE_FILE"  # for a lighthouse: journal for the next lighthouse on its host
-LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # for a lighthouse, from its supervisor: one name for all its lives
+LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # for a lighthouse, from its supervisor: one name for all its starts
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # name or address by which others reach this host
 ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # network interface that has that address
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start, which continues when a group's supervisor is replaced
-LIFE = "TORCHFT_X_LIFE"  # random token for each start of a group, which the supervisor's exit report names
+ATTEMPT_TOKEN = "TORCHFT_X_ATTEMPT_TOKEN"  # random, of one attempt of a group; the supervisor's exit report names it
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum and for a commit
 FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # folder for records of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
@@ -78,12 +78,12 @@ HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # for a supervisor: seconds without a s
 MEMORY = "TORCHFT_X_MEMORY"  # for a supervisor: share of the host's memory for copies of its workers' states; 0: none
 MEMORY_SLOTS = "TORCHFT_X_MEMORY_SLOTS"  # for a trainer: its supervisor's places for these copies, and their size
 NOTICE = "TORCHFT_X_NOTICE"  # for a supervisor: seconds between its SIGTERM and SIGKILL, as its platform sets them
-WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
+WARM = "TORCHFT_X_WARM"  # "0": no attempt of a group is forked from a pre-imported process
 WARM_IMPORTS = "TORCHFT_X_WARM_IMPORTS"  # imports of that process besides torch, with commas; unset: the script's own
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # process id of a local launcher, with which the processes of the job end
-LIVES_FILE = "TORCHFT_X_LIVES_FILE"  # for a supervisor: file for the number of its starts and their reasons
-# For a supervisor that replaces a dead one: the life that died with it (NUMBER:TOKEN), or its last one (NUMBER).
-LIFE_BEFORE = "TORCHFT_X_LIFE_BEFORE"
+ATTEMPTS_FILE = "TORCHFT_X_ATTEMPTS_FILE"  # for a supervisor: file for the number of its starts and their reasons
+# For a supervisor that replaces a dead one: the attempt that died with it (NUMBER:TOKEN), or its last one (NUMBER).
+ATTEMPT_BEFORE = "TORCHFT_X_ATTEMPT_BEFORE"
 STATE_HOME = "XDG_STATE_HOME"  # folder for programs' state; ~/.local/state if unset
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_NODE_NAME = "SLURMD_NODENAME"  # set by Slurm in all processes of a job: this node
@@ -133,12 +133,12 @@ def become(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
 
 
-_OF_A_TRAINER = (ATTEMPT, LIFE, LIGHTHOUSE_FILE, MEMORY_SLOTS, PRIVATE)
+_OF_A_TRAINER = (ATTEMPT, ATTEMPT_TOKEN, LIGHTHOUSE_FILE, MEMORY_SLOTS, PRIVATE)
 
 
 def leave_outer_job() -> None:
     """Remove the variables that supervisors set for trainers only, if a trainer started us as part of its own job."""
-    if LIFE in os.environ:
+    if ATTEMPT_TOKEN in os.environ:
         for name in _OF_A_TRAINER:
             os.environ.pop(name, None)
 

@@ -10,7 +10,7 @@
     ├── RefusedError(RuntimeError)     the other side refused a request; a retry fails again
     │   ├── TokenError                 wrong or missing token
     │   ├── StrangerError              another program is at the address
-    │   └── FencedError                a newer life of this group is running
+    │   └── FencedError                a newer attempt of this group is running
     ├── CollectiveError(RuntimeError)  a collective failed; the step is dropped and the next quorum repairs it
     ├── TransferError(RuntimeError)    state could not be moved; healing is retried
     │   ├── LeafError(TypeError)       a leaf of the state dict can't be sent; names its path
@@ -59,7 +59,7 @@ class StrangerError(RefusedError):
 
 
 class FencedError(RefusedError):
-    """A newer life of this group is running."""
+    """A newer attempt of this group is running."""
 
 
 class CollectiveError(TorchftXError, RuntimeError):

@@ -51,7 +51,7 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     keeper_hurry                  <  keeper_grace                  a second request shortens the grace
     keeper_grace + keeper_grace_lighthouse < launcher_end          a keeper ends its job before its launcher gives up
     launcher_end                  <= cancel_end                    a person's command waits at least as long as a launcher
-    warm_after                    <  life_quick                    a warm parent is ready before a life counts as long
+    warm_after                    <  attempt_quick                 it is ready before an attempt counts as long
     dump_last_words               <  dump_lost                     a group's own supervisor writes first
     dump_lost                     <  dump_others                   every supervisor adds its part before a dump is read
     dump_answer                   <  dump_others                   every worker is asked before a dump is read
@@ -150,7 +150,7 @@ class Timing:
     sidecar_settle: float = 3.0  # after the last group's end, until its sidecars end
     sidecar_missing: float = 300.0  # like `sidecar_settle`, if a group disappeared without a report
     sidecar_patience: float = 600.0  # time for which a sidecar waits without a lighthouse
-    number_wait: float = 5.0  # for the lighthouse's number of a group's first life
+    number_wait: float = 5.0  # for the lighthouse's number of a group's first attempt
 
     # --- ends of processes (launch, rpc) -----------------------------------------------------------------------------
 
@@ -175,9 +175,9 @@ class Timing:
 
     # --- starts of processes (launch) --------------------------------------------------------------------------------
 
-    life_quick: float = 30.0  # a shorter life without a step counts towards a crash loop
-    warm_after: float = 5.0  # from the start of a life until its warm parent imports for the next one
-    warm_imports: float = 120.0  # for a warm parent to be ready for a first life, from a slow disk as well
+    attempt_quick: float = 30.0  # a shorter attempt without a step counts towards a crash loop
+    warm_after: float = 5.0  # from the start of an attempt until its warm parent imports for the next one
+    warm_imports: float = 120.0  # for a warm parent to be ready for a first attempt, from a slow disk as well
     stand_by_pause: float = 0.5  # before a lighthouse that lost its lease restarts as a standby
     port_wait: float = 1.0  # for the port of a lighthouse that dies with its keeper
     find_given: float = 10.0  # for a lighthouse whose address is given to a local job, and which should run already

@@ -53,7 +53,7 @@ class Dump:
     drawn: int = 0  # batches its process had drawn until then; 0: unknown
 
     @property
-    def life(self) -> str:
+    def process(self) -> str:
         return f"group {self.group} rank {self.rank} attempt {self.attempt}"
 
 
@@ -146,7 +146,7 @@ def _by_lineage(dumps: Iterable[Dump], begun: Sequence[int]) -> dict[int, list[D
 
 def _damaged(dumps: list[Dump]) -> list[str]:
     return [
-        f"{d.life}, step {d.step}: the file is damaged: its bytes don't have the digest of its header"
+        f"{d.process}, step {d.step}: the file is damaged: its bytes don't have the digest of its header"
         for d in dumps
         if d.digest != d.header_digest
     ]
@@ -172,14 +172,14 @@ def _gaps(dumps: list[Dump]) -> list[str]:
     for before, after in pairwise(steps):
         if after != before + 1:
             findings.append(f"no group has step {before + 1}: the steps jump from {before} to {after}")
-    lives: dict[str, list[Dump]] = defaultdict(list)
+    processes: dict[str, list[Dump]] = defaultdict(list)
     for d in dumps:
-        lives[d.life].append(d)
-    for life, made in lives.items():
+        processes[d.process].append(d)
+    for process, made in processes.items():
         made.sort(key=lambda d: d.step)
         for one, two in pairwise(made):
             if two.step != one.step + 1 and not two.healed:
-                findings.append(f"{life}: its steps jump from {one.step} to {two.step} without a copied state")
+                findings.append(f"{process}: its steps jump from {one.step} to {two.step} without a copied state")
     return findings
 
 
@@ -210,25 +210,25 @@ class Lost:
 
 def lost(dumps: list[Dump]) -> list[Lost]:
     """Return the lost batches, in the order of their steps."""
-    lives: dict[str, list[Dump]] = defaultdict(list)
+    processes: dict[str, list[Dump]] = defaultdict(list)
     for d in dumps:
         if d.drawn:
-            lives[d.life].append(d)
+            processes[d.process].append(d)
     found = [
         Lost(one.group, one.rank, one.attempt, one.step, two.drawn - one.drawn - 1, one.t, two.t)
-        for life in lives.values()
-        for one, two in pairwise(sorted(life, key=lambda d: d.step))
+        for made in processes.values()
+        for one, two in pairwise(sorted(made, key=lambda d: d.step))
         if two.drawn - one.drawn > 1
     ]
     return sorted(found, key=lambda x: (x.step, x.group, x.rank))
 
 
 def table(dumps: list[Dump]) -> str:
-    lives: dict[tuple[str, int, int], list[Dump]] = defaultdict(list)
+    attempts: dict[tuple[str, int, int], list[Dump]] = defaultdict(list)
     for d in dumps:
-        lives[d.group, d.rank, d.attempt].append(d)
+        attempts[d.group, d.rank, d.attempt].append(d)
     lines = [f"{'group':>6} {'rank':>5} {'attempt':>8} {'first step':>11} {'last step':>10} {'dumps':>6}"]
-    for (group, rank, attempt), made in sorted(lives.items()):
+    for (group, rank, attempt), made in sorted(attempts.items()):
         steps = [d.step for d in made]
         lines.append(f"{group:>6} {rank:>5} {attempt:>8} {min(steps):>11} {max(steps):>10} {len(steps):>6}")
     return "\n".join(lines)

@@ -40,7 +40,7 @@ from typing import Any
 import torch.distributed as dist
 
 from benchmarks import libraries
-from benchmarks.evidence.exact_worker import HOST, SAMPLERS, Job, Life
+from benchmarks.evidence.exact_worker import HOST, SAMPLERS, Job, RankAttempt
 
 MORE = 2  # groups that are added in the middle
 LAST = 0.97  # share of the samples before which the last kill comes, so that its victim can come back
@@ -48,11 +48,11 @@ STUCK = 120.0  # seconds without a commit after which the run is given up
 
 
 class Group:
-    """A group's processes over its lives."""
+    """A group's processes over its attempts."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.lives = 0
+        self.attempts = 0
         self.processes: list[Any] = []
         self.store: Any = None
 
@@ -141,13 +141,13 @@ class Run:
         return False
 
     def _start(self, group: Group) -> None:
-        group.lives += 1
+        group.attempts += 1
         group.store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=20), wait_for_workers=False)
         self._done[group.number] = 0
         group.processes = []
         for rank in range(self._job.ranks):
-            life = Life(group.number, group.lives, rank, group.store.port, self._lighthouse.address())
-            arguments = (self._job, life, self._done, self._stop)
+            attempt = RankAttempt(group.number, group.attempts, rank, group.store.port, self._lighthouse.address())
+            arguments = (self._job, attempt, self._done, self._stop)
             process = self._context.Process(target=self._target, args=arguments, daemon=not self._job.workers)
             process.start()
             group.processes.append(process)
@@ -170,7 +170,7 @@ class Run:
             return False
         victim = self._rng.choice(victims)
         self.counts["kills"] += 1
-        self.counts["kills before the first commit of a life"] += not self._done[victim.number]
+        self.counts["kills before the first commit of an attempt"] += not self._done[victim.number]
         self._kill(victim)
         self._start(victim)
         return True

@@ -3,7 +3,7 @@
 Wrappers, sampler, loader and timeouts are those of torchft's train_ddp.py; heals go over torchft's default transport.
 An epoch is counted by policy:
 
-* "sampler_fresh" is that script as it stands: a new life starts its share from the beginning, and training ends by what
+* "sampler_fresh" is that script as it stands: a new attempt starts its share anew, and training ends by what
   was committed. An epoch is what was trained until as many samples as the data set has were committed.
 * "sampler" is the script with the advice in its comments: a group saves its loader's state after each step. Each group
   trains until it went `epochs` times through its share. An epoch is what all groups trained in their pass of that
@@ -25,7 +25,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
 
-from benchmarks.evidence.exact_worker import HOST, Count, Counts, Job, Life, Samples, redirect
+from benchmarks.evidence.exact_worker import HOST, Count, Counts, Job, RankAttempt, Samples, redirect
 
 
 class Client:
@@ -44,14 +44,14 @@ class Client:
 
 
 class Log:
-    """Lines of one life, as `exact_worker.Log` writes them. A heal copies the quorum of the last commit.
+    """Lines of one attempt, as `exact_worker.Log` writes them. A heal copies the quorum of the last commit.
 
     All members of the quorum contribute to a commit, because an allreduce succeeds only with all of them. A member that
     heals has a line without samples, because torchft sets its gradient to zero.
     """
 
-    def __init__(self, job: Job, life: Life, manager: Manager) -> None:
-        name = f"group{life.group}-life{life.number:04}-rank0.jsonl"
+    def __init__(self, job: Job, attempt: RankAttempt, manager: Manager) -> None:
+        name = f"group{attempt.group}-attempt{attempt.number:04}-rank0.jsonl"
         self._file = (job.folder / name).open("w", buffering=1)
         self._who = {"who": manager._store.get("replica_id").decode(), "rank": 0, "ranks": 1}
         self._manager = manager
@@ -81,11 +81,11 @@ class Log:
 class Share:
     """Batches of a group's share, pass after pass, and the state that it saves under the policy "sampler"."""
 
-    def __init__(self, job: Job, life: Life) -> None:
+    def __init__(self, job: Job, attempt: RankAttempt) -> None:
         samples, batch = Samples(job.length), job.slots * job.batch // job.groups
-        sampler = DistributedSampler(samples, life.group, job.groups, 0, 1, shuffle=True)
+        sampler = DistributedSampler(samples, attempt.group, job.groups, 0, 1, shuffle=True)
         self._loader = StatefulDataLoader(samples, batch_size=batch, num_workers=job.workers, sampler=sampler)
-        self._file = job.folder / f"group{life.group}.loader"
+        self._file = job.folder / f"group{attempt.group}.loader"
         self.number = 0  # of the pass
         if job.policy == "sampler" and self._file.exists():
             state = torch.load(self._file)
@@ -103,23 +103,23 @@ class Share:
         os.replace(made, self._file)
 
 
-def train(job: Job, life: Life, done: Any, stop: Any) -> None:
-    """Train until all groups are through. `done[group]`: samples committed, once this life has committed a step."""
-    redirect(job, life)
+def train(job: Job, attempt: RankAttempt, done: Any, stop: Any) -> None:
+    """Train until all groups are through. `done[group]`: samples committed, once this attempt has committed a step."""
+    redirect(job, attempt)
     net = Counts(job.length)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)), min_replica_size=1, timeout=timedelta(seconds=30),
         load_state_dict=lambda state: net.load_state_dict(state), state_dict=lambda: net.state_dict(), rank=0,
-        world_size=1, store_addr=HOST, store_port=life.port, hostname=HOST, lighthouse_addr=life.lighthouse,
-        replica_id=f"group_{life.group}",
+        world_size=1, store_addr=HOST, store_port=attempt.port, hostname=HOST, lighthouse_addr=attempt.lighthouse,
+        replica_id=f"group_{attempt.group}",
     )  # fmt: skip
     model = DistributedDataParallel(manager, net)
     optimizer = Optimizer(manager, Count(net.parameters()))
-    log, share = Log(job, life, manager), Share(job, life)
+    log, share = Log(job, attempt, manager), Share(job, attempt)
     fresh, batch = job.policy == "sampler_fresh", job.slots * job.batch // job.groups
     for indices in share:
         if (manager.batches_committed() * batch // job.length if fresh else share.number) >= job.epochs:
-            (job.folder / f"group{life.group}.through").touch()
+            (job.folder / f"group{attempt.group}.through").touch()
             if len(list(job.folder.glob("*.through"))) == job.groups:
                 break
         optimizer.zero_grad()
@@ -131,9 +131,9 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
         optimizer.step()
         if manager.current_step() > step:
             log.committed()
-            done[life.group] = manager.batches_committed() * batch
+            done[attempt.group] = manager.batches_committed() * batch
         if not fresh:
             share.save()
-    if done[life.group]:
+    if done[attempt.group]:
         (job.folder / "last.counts").write_bytes(bytes(net.count.detach().to(torch.uint8).tolist()))
     manager.shutdown()

@@ -40,10 +40,10 @@ SAMPLERS = ("sampler", "sampler_fresh")
 
 @dataclass(frozen=True)
 class Job:
-    """What all lives of all groups share. `policy`: one of `ElasticSampler`, or one of SAMPLERS, for comparison.
+    """What all attempts of all groups share. `policy`: one of `ElasticSampler`, or one of SAMPLERS, for comparison.
 
     "sampler" is torchft's sampler with the loader's position in the Manager's state, so that a heal copies it. With
-    "sampler_fresh" each life begins its share anew, as in torchft's train_ddp.py. `exact_torchft` has its own of both.
+    "sampler_fresh" each attempt starts its share anew, as in torchft's train_ddp.py. `exact_torchft` has both, too.
     """
 
     folder: Path
@@ -62,11 +62,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Life:
-    """One rank's place in one life of its group."""
+class RankAttempt:
+    """One rank's place in one attempt of its group."""
 
     group: int
-    number: int  # of the life
+    number: int  # of the attempt
     rank: int
     port: int  # of the group's store
     lighthouse: str
@@ -131,12 +131,12 @@ class Count(torch.optim.Optimizer):
 
 
 class Log:
-    """Lines of one life: what it tries in each step, and what is committed."""
+    """Lines of one attempt: what it tries in each step, and what is committed."""
 
-    def __init__(self, job: Job, life: Life, manager: Manager) -> None:
-        name = f"group{life.group}-life{life.number:04}-rank{life.rank}.jsonl"
+    def __init__(self, job: Job, attempt: RankAttempt, manager: Manager) -> None:
+        name = f"group{attempt.group}-attempt{attempt.number:04}-rank{attempt.rank}.jsonl"
         self._file = (job.folder / name).open("w", buffering=1)
-        self._who = {"who": manager.context.connection.replica_id, "rank": life.rank, "ranks": job.ranks}
+        self._who = {"who": manager.context.connection.replica_id, "rank": attempt.rank, "ranks": job.ranks}
         self._manager = manager
         self._apart = job.layout == "diloco"
         self._contributors: dict[int, tuple[str, ...]] = {}  # by quorum
@@ -196,9 +196,9 @@ class Log:
 class Sampled:
     """A loop over torchft's sampler, for comparison. `state_dict` has the position, as StatefulDataLoader's has it."""
 
-    def __init__(self, job: Job, life: Life) -> None:
+    def __init__(self, job: Job, attempt: RankAttempt) -> None:
         self._job, self._batch = job, job.slots * job.batch // job.groups
-        self._sampler = DistributedSampler(Samples(job.length), life.group, job.groups, 0, 1, shuffle=True)
+        self._sampler = DistributedSampler(Samples(job.length), attempt.group, job.groups, 0, 1, shuffle=True)
         self.epoch = self.drawn = 0
         self._share: list[int] = []
         self._shared = -1  # epoch of `_share`
@@ -228,11 +228,11 @@ class Sampled:
 class Dealt:
     """A loop over `ElasticLoader`."""
 
-    def __init__(self, job: Job, life: Life, manager: Manager) -> None:
+    def __init__(self, job: Job, attempt: RankAttempt, manager: Manager) -> None:
         sizes: dict[str, Any] = {} if job.policy == "shrink" else {"global_batch": job.slots * job.batch}
         self._length = job.length
         self._data = ElasticLoader(
-            manager, Samples(job.length), micro_batch=job.batch, policy=job.policy, tail=job.tail, rank=life.rank,
+            manager, Samples(job.length), micro_batch=job.batch, policy=job.policy, tail=job.tail, rank=attempt.rank,
             ranks=job.ranks, num_workers=job.workers, reproducible=job.reproducible, **sizes,
         )  # fmt: skip
 
@@ -251,43 +251,44 @@ class Dealt:
             yield [s.epoch for s in micro.samples] if micro.counts else [], micro.batch
 
 
-def train(job: Job, life: Life, done: Any, stop: Any) -> None:
-    """Train until all epochs are complete. `done[group]`: samples committed, once this life has committed a step."""
-    redirect(job, life)
-    (_train_apart if job.layout == "diloco" else _train_together)(job, life, done, stop)
+def train(job: Job, attempt: RankAttempt, done: Any, stop: Any) -> None:
+    """Train until all epochs are complete. `done[group]`: samples committed, once this attempt has committed a step."""
+    redirect(job, attempt)
+    (_train_apart if job.layout == "diloco" else _train_together)(job, attempt, done, stop)
 
 
-def redirect(job: Job, life: Life) -> None:
+def redirect(job: Job, attempt: RankAttempt) -> None:
     """Write what this process prints into the group's log, and set its threads and its seed."""
-    with (job.folder / f"group{life.group}.log").open("ab") as out:
+    with (job.folder / f"group{attempt.group}.log").open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     torch.set_num_threads(1)
-    torch.manual_seed(life.group)
+    torch.manual_seed(attempt.group)
 
 
-def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:
+def _train_together(job: Job, attempt: RankAttempt, done: Any, stop: Any) -> None:
     net: nn.Module = Learner() if job.reproducible else Counts(job.length)
     if job.ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        store = dist.TCPStore(HOST, life.port, None, False, timedelta(seconds=60))
-        dist.init_process_group("gloo", store=dist.PrefixStore("default", store), rank=life.rank, world_size=job.ranks)
+        store = dist.TCPStore(HOST, attempt.port, None, False, timedelta(seconds=60))
+        store = dist.PrefixStore("default", store)
+        dist.init_process_group("gloo", store=store, rank=attempt.rank, world_size=job.ranks)
         fully_shard(net)
     optim = torch.optim.AdamW(net.parameters(), lr=1e-3) if job.reproducible else Count(net.parameters())
     state = ShardedState(net, optim)
-    manager = _manager(job, life, state.load_state_dict, state.state_dict)
+    manager = _manager(job, attempt, state.load_state_dict, state.state_dict)
     model = (HybridShardedDataParallel if job.ranks > 1 else DistributedDataParallel)(manager, net)
     optimizer = Optimizer(manager, optim)
     data: Dealt | Sampled
     if job.policy in SAMPLERS:
-        data = Sampled(job, life)
+        data = Sampled(job, attempt)
         if job.policy == "sampler":
             manager.register_state_dict_fn("loader", data.load_state_dict, data.state_dict)
     else:
-        data = Dealt(job, life, manager)
+        data = Dealt(job, attempt, manager)
     parts = {"model": net, "optim": optim, **({"loader": data} if job.policy == "sampler" else {})}
     checkpoint = _resumed(job, manager, parts)
-    log = Log(job, life, manager)
+    log = Log(job, attempt, manager)
     leaves = False
     while data.epoch < job.epochs and not leaves:
         optimizer.zero_grad()
@@ -300,28 +301,28 @@ def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:
         optimizer.step()
         if optimizer.committed:
             log.committed()
-            if life.rank == 0:
-                done[life.group] = data.samples_done
+            if attempt.rank == 0:
+                done[attempt.group] = data.samples_done
         if checkpoint is not None:
             checkpoint.step()
-        leaves = _any_rank(stop[life.group], job.ranks)
+        leaves = _any_rank(stop[attempt.group], job.ranks)
     count = None if job.reproducible else net.count.full_tensor() if job.ranks > 1 else net.count
     if job.reproducible and not leaves:
         bits = torch.cat([p.detach().flatten().view(torch.uint8) for p in net.parameters()])
         digest = hashlib.sha256(bytes(bits.tolist())).hexdigest()
-        (job.folder / f"group{life.group}.digest").write_text(f"{manager.current_step()} {digest}")
-    _end(job, life, manager, checkpoint, count, leaves=leaves)
+        (job.folder / f"group{attempt.group}.digest").write_text(f"{manager.current_step()} {digest}")
+    _end(job, attempt, manager, checkpoint, count, leaves=leaves)
 
 
-def _train_apart(job: Job, life: Life, done: Any, stop: Any) -> None:
+def _train_apart(job: Job, attempt: RankAttempt, done: Any, stop: Any) -> None:
     net = Counts(job.length)
     inner, outer = Count(net.parameters()), Count(net.parameters())
-    manager = _manager(job, life, None, None, use_async_quorum=False)
-    data = Dealt(job, life, manager)
+    manager = _manager(job, attempt, None, None, use_async_quorum=False)
+    data = Dealt(job, attempt, manager)
     loop = DiLoCo(manager, [net], inner, outer, sync_every=job.slots)
     checkpoint = _resumed(job, manager, {"loop": loop, "inner": inner})
-    log = Log(job, life, manager)
-    log.tries([])  # the first commit of a life may be one without samples
+    log = Log(job, attempt, manager)
+    log.tries([])  # the first commit of an attempt may be one without samples
     leaves = False
     with loop:
         samples: list[tuple[int, int]] = []
@@ -335,18 +336,19 @@ def _train_apart(job: Job, life: Life, done: Any, stop: Any) -> None:
             inner.step()
             if log.rounds > rounds:
                 samples = []
-                done[life.group] = data.samples_done
+                done[attempt.group] = data.samples_done
             if checkpoint is not None:
                 checkpoint.step()
-            leaves = bool(stop[life.group])
-    _end(job, life, manager, checkpoint, loop.global_parameters[0]["count"], leaves=leaves)
+            leaves = bool(stop[attempt.group])
+    _end(job, attempt, manager, checkpoint, loop.global_parameters[0]["count"], leaves=leaves)
 
 
-def _manager(job: Job, life: Life, load: Any, save: Any, **options: Any) -> Manager:
+def _manager(job: Job, attempt: RankAttempt, load: Any, save: Any, **options: Any) -> Manager:
     return Manager(
         pg=ProcessGroupGloo(20.0, host=HOST), load_state_dict=load, state_dict=save, min_replica_size=1, timeout=30.0,
-        quorum_timeout=60.0, connect_timeout=60.0, rank=life.rank, world_size=job.ranks, store_addr=HOST,
-        store_port=life.port, hostname=HOST, lighthouse_addr=life.lighthouse, replica_id=f"group_{life.group}", **options,
+        quorum_timeout=60.0, connect_timeout=60.0, rank=attempt.rank, world_size=job.ranks, store_addr=HOST,
+        store_port=attempt.port, hostname=HOST, lighthouse_addr=attempt.lighthouse,
+        replica_id=f"group_{attempt.group}", **options,
     )  # fmt: skip
 
 
@@ -359,15 +361,22 @@ def _resumed(job: Job, manager: Manager, parts: dict[str, Any]) -> Checkpoint | 
 
 
 def _end(
-    job: Job, life: Life, manager: Manager, checkpoint: Checkpoint | None, count: torch.Tensor | None, *, leaves: bool
+    job: Job,
+    attempt: RankAttempt,
+    manager: Manager,
+    save: Checkpoint | None,
+    count: torch.Tensor | None,
+    *,
+    leaves: bool,
 ) -> None:
     """Write the final counts unless the group leaves before the end, and end."""
-    if life.rank == 0 and not leaves and count is not None:
+    if attempt.rank == 0 and not leaves and count is not None:
         raw = bytes(count.detach().to(torch.uint8).tolist())
-        name = "last" if job.policy in SAMPLERS else f"group{life.group}"  # with those, groups end at different steps
+        # With those, groups end at different steps.
+        name = "last" if job.policy in SAMPLERS else f"group{attempt.group}"
         (job.folder / f"{name}.counts").write_bytes(raw)
-    if checkpoint is not None:
-        checkpoint.close()
+    if save is not None:
+        save.close()
     manager.shutdown(finished=not leaves)
     if job.ranks > 1:
         dist.destroy_process_group()

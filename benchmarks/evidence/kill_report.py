@@ -92,16 +92,16 @@ def lost_batch(lost: check_params.Lost, faults: Sequence[Fault], events: Sequenc
     gradient belongs to a step that is over. Any other batch should not have been lost.
     """
     stopped = any(f.kind == HANG and f.group == lost.group and f.t < lost.end and f.over > lost.begin for f in faults)
-    of_this_life = {"group": lost.group, "rank": lost.rank, "attempt": lost.attempt}
+    of_this_attempt = {"group": lost.group, "rank": lost.rank, "attempt": lost.attempt}
     reasons = [
         str(e.get("reason"))
         for e in events
         if e.get("event") == "drop"
         and lost.begin < float(e["t"]) <= lost.end
-        and {"group": str(e.get("group")), "rank": e.get("rank", 0), "attempt": e.get("attempt", 0)} == of_this_life
+        and {"group": str(e.get("group")), "rank": e.get("rank", 0), "attempt": e.get("attempt", 0)} == of_this_attempt
     ]
-    reason = reasons[0] if reasons else "no event of this life says why"
-    return {**of_this_life, "step": lost.step, "number": lost.number, "stopped": stopped, "reason": reason}
+    reason = reasons[0] if reasons else "no event of this attempt says why"
+    return {**of_this_attempt, "step": lost.step, "number": lost.number, "stopped": stopped, "reason": reason}
 
 
 def show(result: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Training script whose group 1 hangs, or is slow, in its first life after it has trained for a while.
+"""Training script whose group 1 hangs, or is slow, in its first attempt after it has trained for a while.
 
 python tests/journeys/late.py KIND [SECONDS]
 
@@ -23,9 +23,9 @@ from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupG
 
 KIND, SECONDS = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1e9
 STEP, AFTER = 0.1, 30  # seconds of a step; number of steps before the trouble
-GROUP, LIFE = env.read(env.REPLICA_GROUP_ID), env.read(env.ATTEMPT)
+GROUP, ATTEMPT = env.read(env.REPLICA_GROUP_ID), env.read(env.ATTEMPT)
 RANK, SIZE = env.read_int(env.RANK, 0) or 0, env.read_int(env.WORLD_SIZE, 1) or 1
-CHOSEN = GROUP == "1" and LIFE == "0" and RANK == SIZE - 1
+CHOSEN = GROUP == "1" and ATTEMPT == "0" and RANK == SIZE - 1
 
 
 class Batches(IterableDataset):

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.timeout(300)]
 
 
 def kill_all(job: Job) -> float:
-    """All workers of the newest life of each group; when that was (unix seconds)."""
+    """All workers of the newest attempt of each group; when that was (unix seconds)."""
     newest = {(e["group"], e.get("rank", 0)): e["pid"] for e in job.events() if e["event"] == "joined" and "pid" in e
               and e["role"] == "trainer"}  # fmt: skip
     began = time.time()
@@ -31,9 +31,9 @@ def kill_all(job: Job) -> float:
 
 
 def after(job: Job, began: float, name: str, attempt: int) -> list[dict[str, Any]]:
-    """Events after that, of all groups' lives with this number.
+    """Events after that, of all groups' attempts with this number.
 
-    The older lives may still commit while `kill_all` kills one process after the other.
+    The older attempts may still commit while `kill_all` kills one process after the other.
     """
     return [e for e in job.events() if e["event"] == name and e["t"] > began and e.get("attempt") == attempt]
 
@@ -42,36 +42,36 @@ def last_step(job: Job) -> int:
     return max(int(e["step"]) for e in job.events() if e["event"] == "commit") + 1
 
 
-def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives: int, **variables: str) -> None:
-    """All workers, in each of the first `lives`."""
+def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, attempts: int, **variables: str) -> None:
+    """All workers, in each of the first `attempts`."""
     with running(command, folder / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
-        for life in range(1, lives + 1):
+        for attempt in range(1, attempts + 1):
             if variables:
                 job.wait_for(lambda: sum(e["event"] == "warm" for e in job.events()) >= 2, 120, "both warm parents")
-            job.wait_for(lambda n=life: len(after(job, 0.0, "held", n - 1)) > 4 * ranks * n, 60, "some copies")
+            job.wait_for(lambda n=attempt: len(after(job, 0.0, "held", n - 1)) > 4 * ranks * n, 60, "some copies")
             began = kill_all(job)
             reached = last_step(job)
             job.wait_for(
-                lambda t=began, n=life: any(e["participants"] == 2 for e in after(job, t, "commit", n)),
+                lambda t=began, n=attempt: any(e["participants"] == 2 for e in after(job, t, "commit", n)),
                 60,
                 "the next commit",
             )
-            restored = after(job, began, "restored", life)
+            restored = after(job, began, "restored", attempt)
             assert len(restored) == 2 * ranks
             steps = {e["group"]: e["step"] for e in restored}
             assert len({(e["group"], e["step"]) for e in restored}) == 2  # the ranks of a group go on from one step
-            first = after(job, began, "commit", life)[0]
+            first = after(job, began, "commit", attempt)[0]
             assert first["step"] == max(steps.values())
             assert 0 < reached - first["step"] + 1 < 60
-            print(f"life {life}: {first['t'] - began:.2f} s to the next commit, {reached - first['step']} steps back")
+            print(f"attempt {attempt}: {first['t'] - began:.2f} s to the next commit, {reached - first['step']} back")
         job.process.send_signal(signal.SIGINT)
         job.process.wait(scaled(30))
-    for life in range(lives + 1):  # a step that was lost is made again, perhaps with one group's gradients
-        (folder / str(life)).mkdir()
-        for dump in (folder / "dumps").glob(f"*-a{life}-*"):
-            dump.rename(folder / str(life) / dump.name)
-        checked = script("check_params", folder / str(life))
+    for attempt in range(attempts + 1):  # a step that was lost is made again, perhaps with one group's gradients
+        (folder / str(attempt)).mkdir()
+        for dump in (folder / "dumps").glob(f"*-a{attempt}-*"):
+            dump.rename(folder / str(attempt) / dump.name)
+        checked = script("check_params", folder / str(attempt))
         assert checked.returncode == 0, checked.stdout
 
 
@@ -79,4 +79,4 @@ def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
     """Kill all once. tests/extended/jobs/test_diloco.py does it twice in a row."""
     run_dir = tmp_path / "run"
     args = ("--steps", "100000", "--pace", "0.06", "--dump-params", str(tmp_path / "dumps"), *SMALL)
-    killed(hsdp(run_dir, 2, 2, *args), tmp_path, run_dir, ranks=2, lives=1, **WARM)
+    killed(hsdp(run_dir, 2, 2, *args), tmp_path, run_dir, ranks=2, attempts=1, **WARM)

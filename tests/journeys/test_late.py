@@ -18,7 +18,7 @@ def _job(run_dir: Path, *args: str, workers: int = 1) -> list[str]:
 
 
 def _back(job: Job) -> bool:
-    """Whether a second life of group 1 has committed."""
+    """Whether a second attempt of group 1 has committed."""
     return any(e["event"] == "commit" and e["group"] == "1" and e.get("attempt") == 1 for e in _trainers(job))
 
 
@@ -31,7 +31,7 @@ def test_a_hung_group_is_left_out_and_started_again(tmp_path: Path) -> None:
     run_dir, ranks = tmp_path / "run", 2
     with running(_job(run_dir, "loader", workers=ranks), tmp_path / "log", run_dir, **WARM) as job:
         job.wait_until_training(2, 120)
-        job.wait_for(lambda: _back(job), 120, "group 1 is back in a second life")
+        job.wait_for(lambda: _back(job), 120, "group 1 is back in a second attempt")
         events = job.events()
         assert [e for e in _trainers(job) if e["event"] == "drop" and e["group"] == "0"] == []
         assert [e["attempt"] for e in _trainers(job) if e["event"] == "joined" and e["group"] == "0"] == [0] * ranks

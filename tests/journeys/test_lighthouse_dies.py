@@ -42,8 +42,8 @@ def test_a_lighthouse_that_is_killed_costs_nobody_a_step(tmp_path: Path) -> None
         kill_lighthouse(job)
         goal = furthest(job) + 30
         job.wait_for(lambda: furthest(job) >= goal, 40, "the groups to go on")
-        lives = Counter(e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start")
-        assert set(lives.values()) == {1}, "a trainer has died"
+        attempts = Counter(e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start")
+        assert set(attempts.values()) == {1}, "a trainer has died"
         kill_lighthouse(job, job.worker("2"))
         later = furthest(job) + 30
         job.wait_for(lambda: furthest(job) >= later, 40, "the two that are left to go on")
@@ -57,8 +57,8 @@ def test_a_lighthouse_that_is_killed_costs_nobody_a_step(tmp_path: Path) -> None
 def check(job: Job) -> None:
     """Steps without a gap, ids that only grow, and nobody was started again but the group that was killed."""
     events = job.events()
-    lives = Counter(e["group"] for e in events if e.get("role") == "supervisor" and e["event"] == "start")
-    assert lives == {"0": 1, "1": 1, "2": 2}
+    attempts = Counter(e["group"] for e in events if e.get("role") == "supervisor" and e["event"] == "start")
+    assert attempts == {"0": 1, "1": 1, "2": 2}
     for group in ("0", "1"):
         steps = [int(e["step"]) for e in events if e["event"] == "commit" and e.get("group") == group]
         assert steps == list(range(steps[0], steps[0] + len(steps))), f"group {group} has missed a step"

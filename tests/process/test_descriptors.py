@@ -104,16 +104,16 @@ def test_the_helper_of_process_groups_ends_by_itself_while_a_forked_child_lives(
 ) -> None:
     monkeypatch.setattr("torchft_x.comm.subprocess.fork_server._END_GRACE", scaled(20))  # then it is killed
     server = ForkServer()
-    commands, life = server.child()
-    life.wait_readable(scaled(60))
-    assert "pid" in life.recv()[0]  # its imports are done
+    commands, lifeline = server.child()
+    lifeline.wait_readable(scaled(60))
+    assert "pid" in lifeline.recv()[0]  # its imports are done
     process = server._process
     assert process is not None
     with forked_child():
         server.close()
         assert process.returncode == 0
     commands.close()
-    life.close()
+    lifeline.close()
 
 
 OWNER = """

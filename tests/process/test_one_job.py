@@ -93,5 +93,5 @@ def pause_and_resume(job: Job) -> None:
 
 
 def drained(job: Job) -> list[dict[str, object]]:
-    """Return the ends of lives whose groups were drained."""
+    """Return the ends of attempts whose groups were drained."""
     return [e for e in job.events() if e["event"] == "exit" and e.get("reason") == "drained by request"]

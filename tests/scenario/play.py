@@ -20,8 +20,8 @@ from tests.scenario.values import (
     Later,
     LongestStall,
     Moment,
+    MostAttempts,
     MostDropped,
-    MostLives,
     Scenario,
     Together,
     When,
@@ -47,7 +47,7 @@ class Record:
     """Actions of the groups of a run, in order of time."""
 
     commits: list[Commit] = field(default_factory=list)
-    lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # group -> number of its starts
+    attempts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # group -> number of its starts
     dropped: set[tuple[int, int]] = field(default_factory=set)  # (step, quorum) dropped by some group
     step: int = 0  # highest committed step of the job
     newest: dict[str, Commit] = field(default_factory=dict)  # newest commit, by group
@@ -136,9 +136,9 @@ def _verdict(expectation: Expectation, record: Record, wanted: Collection[str], 
         steps = [c.step for c in record.commits if c.group == wish.group]
         gaps = [f"{a} to {b}" for a, b in pairwise(steps) if b != a + 1]
         return f"{wish.group} went from step {', from '.join(gaps)}" if gaps else ""
-    if isinstance(wish, MostLives):
-        lives = record.lives[wish.group]
-        return f"it was started {lives} times" if lives > wish.lives else ""
+    if isinstance(wish, MostAttempts):
+        attempts = record.attempts[wish.group]
+        return f"it was started {attempts} times" if attempts > wish.attempts else ""
     if isinstance(wish, MostDropped):
         steps = sorted(step for step, _ in record.dropped)
         return f"{len(steps)} were: {', '.join(map(str, steps))}" if len(steps) > wish.steps else ""

@@ -244,7 +244,7 @@ class Cluster:
         for e in self._tail.new():
             group, t = str(e.get("group")), float(e["t"])
             if e.get("role") == "supervisor" and e["event"] == "start":
-                self.record.lives[group] += 1
+                self.record.attempts[group] += 1
             if e.get("role") != "trainer" or int(e.get("rank", 0)) != 0:
                 continue
             if e["event"] == "commit":

@@ -201,7 +201,7 @@ def finish(stage: Simulation) -> None:
     play(scenario, stage)
     swarm.check_liveness(stage.world)
     for group, supervisor in stage.world.supervisors.items():
-        stage.record.lives[group] = supervisor.lives
+        stage.record.attempts[group] = supervisor.attempts
     findings = judge(scenario, stage.record)
     if findings:
         raise Failed(stage.tell("\n".join(findings)))

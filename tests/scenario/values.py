@@ -137,11 +137,11 @@ class Gapless:
 
 
 @dataclass(frozen=True)
-class MostLives:
+class MostAttempts:
     """Wish that a group is started at most so often."""
 
     group: str
-    lives: int  # highest number of starts
+    attempts: int  # highest number of starts
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class LongestStall:
     seconds: float  # bound of the time between two steps of the job, from its first on
 
 
-Wish = AllAt | Gapless | MostLives | MostDropped | LongestStall
+Wish = AllAt | Gapless | MostAttempts | MostDropped | LongestStall
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ machines of `torchft_x.core` as the product's shells do.
 
 * `lighthouse_node`: a lighthouse, with `book`, the true record of the members that wait there.
 * `supervisor_node`: a group's supervisor, with `held`, the copies in its memory.
-* `group_node`: one life of a group, with its group server and its `hub`, which collects the ranks' votes.
+* `group_node`: one attempt of a group, with its group server and its `hub`, which collects the ranks' votes.
 * `rank_node`: one rank, with the parts of its step: `healing`, `reduction`, `voting`.
 * `peer_node`: a client of torchft.
 

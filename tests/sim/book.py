@@ -49,14 +49,14 @@ class Book:
             self._heard[event.replica_id] = now
         elif isinstance(event, (m.Closed, m.Leave)):
             self.drop(event.session)
-        elif isinstance(event, m.LifeEnded):
-            name = event.life_token.removeprefix("token-")
+        elif isinstance(event, m.AttemptEnded):
+            name = event.attempt_token.removeprefix("token-")
             for session in [s for s, n in self._sessions.items() if n == name]:
                 self.drop(session)
-        elif isinstance(event, m.LifeHalted):
+        elif isinstance(event, m.AttemptHalted):
             self._halted.pop(event.stream, None)
             if event.who:
-                self._halted[event.stream] = event.life_token.removeprefix("token-")
+                self._halted[event.stream] = event.attempt_token.removeprefix("token-")
         elif isinstance(event, SupervisorGone):
             self._halted.pop(event.stream, None)
         elif isinstance(event, m.UnaryJoin):

@@ -48,7 +48,7 @@ class WorldConfig:
             lease=8.0, lease_margin=1.0, give_up_after=12.0, limits=limits(1.0), join_timeout=0.1, boot_id="host"
         )
     )
-    """Configuration of the first life of the lighthouse; later lives are told that they are not the first."""
+    """Configuration of the first start of the lighthouse; later ones are told that they are not the first."""
     journal: bool = True
     """Let the lighthouse keep a journal for its successor. The journal survives the process, but not its host."""
     one_host: bool = True
@@ -88,7 +88,7 @@ class WorldConfig:
     startup: Span = (0.05, 0.3)
     """Seconds from the start of a process to its hello."""
     restart_pause: Span = (0.0, 0.5)
-    """Seconds between two lives of a group."""
+    """Seconds between two attempts of a group."""
 
     trace: int | None = 400
     """Number of trace lines that are kept; None: all."""
@@ -145,7 +145,7 @@ class WorldConfig:
 
     @property
     def patience(self) -> float:
-        """Seconds after the last fault within which all train together again (L1), if each end of a life can be proven.
+        """Seconds after the last fault within which all train together again (L1), if each end can be proven.
 
         The sum of the longest chain of waits, each of them once, and some steps. Nobody has to wait for a lease.
         """

@@ -51,8 +51,8 @@ class Departures:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._left: dict[str, GroupNode] = {}  # group -> its life that has left, and still runs or has ended well
-        self._at: dict[GroupNode, float] = {}  # life -> virtual time at which it left
+        self._left: dict[str, GroupNode] = {}  # group -> its attempt that has left, and still runs or has ended well
+        self._at: dict[GroupNode, float] = {}  # attempt -> virtual time at which it left
         self._heard: set[str] = set()  # replica ids whose leave has reached a lighthouse
         self._job: set[str] = set()  # groups that were members of the job's quorums
         self._older: set[str] = set()  # groups of the job before this one; a leave of theirs finishes that job

@@ -64,7 +64,7 @@ def strike(world: World, fault: Fault) -> None:
 
 
 def node_of(world: World, group: str) -> GroupNode | None:
-    """Return the running life of a group, or None."""
+    """Return the running attempt of a group, or None."""
     supervisor = world.supervisors.get(group)
     return supervisor.node if supervisor is not None and supervisor.running else None
 

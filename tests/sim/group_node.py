@@ -1,4 +1,4 @@
-"""One life of a group: its ranks' processes, and the group server in the first of them.
+"""One attempt of a group: its ranks' processes, and the group server in the first of them.
 
 The group server is the product's machine, driven as `rpc.group.shell` does: one session to the lighthouse, one open
 call per asking rank, pushes to all ranks. A rank that ends takes its whole group with it (torchrun), and the
@@ -19,7 +19,7 @@ from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.types import Life
+from torchft_x.core.types import AttemptId
 
 if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
@@ -32,14 +32,14 @@ _FLUSH = 0.02  # seconds between a leave and the end of the process
 
 
 class GroupNode:
-    """One life of a group: owns its ranks, the group server's machine and the session to the lighthouse."""
+    """One attempt of a group: owns its ranks, the group server's machine and the session to the lighthouse."""
 
-    def __init__(self, world: World, supervisor: SupervisorNode, replica_id: str, life: Life) -> None:
+    def __init__(self, world: World, supervisor: SupervisorNode, replica_id: str, attempt_id: AttemptId) -> None:
         self.world = world
         self.supervisor = supervisor  # its `on_exit` is called at the end
         self.replica_id = replica_id
         self.group = supervisor.group  # group id
-        self.life = life
+        self.attempt_id = attempt_id
         self.site = supervisor.host
         self.address = f"{self.site}/{replica_id}"  # the group server's
         self.ended = False  # all processes have ended
@@ -54,7 +54,7 @@ class GroupNode:
             store_address=f"{self.site}/{replica_id}/store",
             world_size=world.config.ranks,
             library=OURS,
-            life=life,
+            attempt_id=attempt_id,
             boot_id=world.boot_of(self.site),
             runs_on=world.config.runs_on,
             commit_vote=world.config.commit_vote,
@@ -326,7 +326,7 @@ class GroupNode:
         self.world.after(self.world.rng.uniform(0.0, _SWEEP), None, self.kill, code)
 
     def kill(self, code: int) -> None:
-        """End all processes of this life now."""
+        """End all processes of this attempt now."""
         if self.ended:
             return
         self.ended = True
@@ -337,7 +337,7 @@ class GroupNode:
                          self._exit_code or code)  # fmt: skip
 
     def vanish(self) -> None:
-        """End this life by a power loss of its host: no message reports the end."""
+        """End this attempt by a power loss of its host: no message reports the end."""
         self.ended = True
         self.world.checker.departures.ends(self, -1)  # the supervisor is lost, too, so that the exit code stays unknown
         self._closes(die=True)

@@ -34,7 +34,7 @@ class SupervisorMemory:
 
 
 class HeldState:
-    """One rank's part in copying and restoring the group's state, during one life."""
+    """One rank's part in copying and restoring the group's state, during one attempt."""
 
     def __init__(self, rank: RankNode, memory: SupervisorMemory | None) -> None:
         self.label: tuple[int, int] | None = None  # (quorum id, step) of the vote that carried `said`
@@ -43,7 +43,7 @@ class HeldState:
         self._memory = memory
         self._slots = None if memory is None else memory.slots[rank.rank]
         self._copies = HeldCopies(None if memory is None else memory.newest)
-        # This life has healed to an older state than its copy: the copy belongs to a history that has ended.
+        # This attempt has healed to an older state than its copy: the copy belongs to a history that has ended.
         self.given_up = False
         self._copying = False
         self._due = 0.0  # virtual time of the next copy

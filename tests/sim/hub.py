@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """Collector of the ranks' votes in one life of a group, which decides on each step.
+    """Collector of the ranks' votes in one attempt of a group, which decides on each step.
 
     It also prepares the vote between groups for rank 0.
     """

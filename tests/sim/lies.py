@@ -17,7 +17,7 @@ from tests.sim.faults import arm
 from tests.sim.lighthouse_node import LighthouseNode
 from tests.sim.world import World
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, Prepared, Quorum, State
 
 PAUSE = (0.01, 0.6)  # seconds between two lies
 
@@ -37,7 +37,7 @@ class Liar:
         self._house: LighthouseNode | None = None  # lighthouse of that session
         self._process: object = None  # process of that lighthouse when the session was opened
         self._name = ""
-        self._lives = 0
+        self._attempts = 0
         self.told: Counter[str] = Counter()  # number of lies, by kind
         world.at(world.now + 0.5, None, self._act)
 
@@ -65,14 +65,14 @@ class Liar:
         house = self._rng.choose(self._world.lighthouses)
         if house.process is None or house.process.stopped or house.machine is None:
             return
-        self._lives += 1
-        self._name = f"liar{self._rng.below(3)}:{self._lives}"
+        self._attempts += 1
+        self._name = f"liar{self._rng.below(3)}:{self._attempts}"
         self._house, self._process = house, house.process
         knows = house.machine.current is not None and not house.machine._next_quorum.takeover.is_open
         hello = m.Hello(
             session=0,
             replica_id=self._name,
-            life=Life(self._lives, self._world.now, f"token-{self._name}"),
+            attempt_id=AttemptId(self._attempts, self._world.now, f"token-{self._name}"),
             address=f"liar/{self._name}",
             state=self._run(),
             quorum=self._quorum() if knows and self._rng.chance(0.5) else None,

@@ -1,6 +1,6 @@
-"""A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse.server` does.
+"""A lighthouse at an address: the product's machine, start after start, driven as `rpc.lighthouse.server` does.
 
-The memory of a lighthouse is lost with each life, except for its journal (`Keep`), as in
+The memory of a lighthouse is lost with each attempt, except for its journal (`Keep`), as in
 rpc.lighthouse.failover.journal: the journal survives the process, but not the host. Groups and supervisors use streams,
 the peer's clients single calls. With several lighthouses, one serves while it holds the product's `Lease`; the others
 stand by.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 UNIX = 1_700_000_000.0  # Unix time in seconds at virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
-_TOLD = (lm.LifeBegun, lm.LifeEnded, lm.LifeHalted, lm.CopyHeld)  # reports of supervisors
+_TOLD = (lm.AttemptBegun, lm.AttemptEnded, lm.AttemptHalted, lm.CopyHeld)  # reports of supervisors
 _CLOSING = 0.0005  # seconds that a server needs to end a stream
 
 
@@ -47,38 +47,38 @@ class SupervisorHello:
 
 
 class LighthouseNode:
-    """All lives of the lighthouse at one address: owns the machine, the streams and the journal of its host."""
+    """All attempts of the lighthouse at one address: owns the machine, the streams and the journal of its host."""
 
     def __init__(self, world: World, site: str = "lh") -> None:
         self.world = world
         self.site = site
-        self.lives = 0
+        self.attempts = 0
         self.process: Process | None = None  # None while it is down
-        self.machine: Lighthouse | None = None  # the present life's
+        self.machine: Lighthouse | None = None  # the present attempt's
         self.sessions: dict[int, Stream] = {}  # streams that have sent a hello, by session number
         self.members: dict[int, str] = {}  # session -> replica id
         self.calls: dict[int, PeerNode] = {}  # open unary call -> its client
         self.copies: dict[str, tuple[int, State]] = {}  # group -> (stream number, state that its supervisor holds) (M3)
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # stream -> group, and the machine's number of the stream
         self.journal: JournalEntry | None = None  # newest entry on its host
-        self.lease: Lease | None = None  # the present life's; None without a standby
-        self._owner = site  # lease owner's name, shared by all lives on this host
+        self.lease: Lease | None = None  # the present attempt's; None without a standby
+        self._owner = site  # lease owner's name, shared by all attempts on this host
         self._fresh = True  # its host holds no journal and was never lost: a new job
         self._probing: set[str] = set()  # replica ids with a probe under way
         self.dies_sending = False  # die at the next quorum, after it was sent to some of its members
         self.stops_sending = 0.0  # seconds to stop at the next quorum, after the journal and before sending
         self._ids = 0  # newest session or stream number; none is used twice
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.process is not None:
             return
-        world, first = self.world, self.lives == 0
-        self.lives += 1
-        world.note(self.name, "starts, life {}", self.lives)
+        world, first = self.world, self.attempts == 0
+        self.attempts += 1
+        world.note(self.name, "starts, attempt {}", self.attempts)
         clock = world.clock_of(self.site)
-        self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
+        self.process = Process(f"{self.name}.{self.attempts}", self.site, clock)
         if world.shared is not None:
             self.lease = Lease(world.shared, self._owner, self._stand_down, clock=lambda: clock.read(world.now))
             self._watch()
@@ -93,11 +93,11 @@ class LighthouseNode:
         world.after(config.tick, process, self._tick)
 
     def lose_host(self) -> None:
-        """End this life and lose its host's data. The next life starts on another host."""
+        """End this attempt and lose its host's data. The next attempt starts on another host."""
         self.crash()
         self.world.clocks.pop(self.site, None)
         self.journal, self._fresh = None, False
-        self._owner = f"{self.site}.{self.lives}"
+        self._owner = f"{self.site}.{self.attempts}"
         self.world.unproven = self.world.unproven or self.world.shared is None
 
     # --- the lease -----------------------------------------------------------------------------------------------
@@ -115,12 +115,12 @@ class LighthouseNode:
         world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _renew(self) -> None:
-        """Renew the lease now and then, as long as this life holds it."""
+        """Renew the lease now and then, as long as this attempt holds it."""
         if self._holds() and (self.world.shared.away or self._confirm()):  # away: the renewing thread hangs
             self.world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _confirm(self) -> bool:
-        """Return whether this life still holds the lease; if not, it ends.
+        """Return whether this attempt still holds the lease; if not, it ends.
 
         The lease is lost if another lighthouse took it, or if it is over by the own clock.
         """
@@ -131,17 +131,17 @@ class LighthouseNode:
         return True
 
     def _holds(self) -> bool:
-        """Return whether this life may handle an input: it needs no lease, or holds it."""
+        """Return whether this attempt may handle an input: it needs no lease, or holds it."""
         return self.lease is None or self.lease.holds()
 
     def _stand_down(self, _reason: str) -> None:
-        """End this life after it has lost the lease, and stand by in another one."""
+        """End this attempt after it has lost the lease, and stand by in another one."""
         self.world.note(self.name, "has lost the lease")
         self.crash()
         self.world.after(TIMING.stand_by_pause, None, self.start)
 
     def crash(self) -> None:
-        """End this life: its memory is lost except for the journal, and its kernel closes the open connections."""
+        """End this attempt: its memory is lost except for the journal, and its kernel closes the open connections."""
         process = self.process
         if process is None:
             return
@@ -176,7 +176,7 @@ class LighthouseNode:
             return
         self.feed(Tick())
         if self.process is None or self.machine is None:
-            return  # this life has lost the lease
+            return  # this attempt has lost the lease
         if not self.process.stopped:  # else it hangs in a write, and its effects are outstanding
             self.world.checker.on_lighthouse_tick(self)
         self.world.after(self.world.config.lighthouse.tick, self.process, self._tick)
@@ -184,7 +184,7 @@ class LighthouseNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: lm.LighthouseEvent) -> None:
-        """Give the machine an event, and carry out its effects, if this life holds the lease."""
+        """Give the machine an event, and carry out its effects, if this attempt holds the lease."""
         if not self._holds():
             return
         effects = self.machine.handle(event, self.clock.read(self.world.now))
@@ -246,7 +246,7 @@ class LighthouseNode:
         shared, process = self.world.shared, self.process
         if shared is None:
             return True
-        if shared.away:  # the write hangs, and with it this life
+        if shared.away:  # the write hangs, and with it this attempt
             shared.hang(process)
             self.world.after(0.0, process, self._carry_out, [lm.Keep(previous), *rest])
             return False
@@ -349,7 +349,7 @@ class LighthouseNode:
             if isinstance(message, lm.CopyHeld):
                 self.copies[group] = (number, message.state)
             self.feed(lm.SupervisorHeard(number))
-            self.feed(message if isinstance(message, lm.LifeEnded) else replace(message, stream=number))
+            self.feed(message if isinstance(message, lm.AttemptEnded) else replace(message, stream=number))
 
     def _greet(self, stream: Stream, hello: lm.Hello) -> None:
         """Open a member's session: let the machine accept or refuse its hello, and answer."""
@@ -403,7 +403,7 @@ class LighthouseNode:
         refused = answers and address not in self.world.listening
         self.feed(lm.Probed(replica_id, refused))
         if self.process is None:
-            return  # this life has lost the lease
+            return  # this attempt has lost the lease
         enough = spent + pause >= self.world.config.lighthouse.silence.alone
         if refused or enough or replica_id in self.members.values():
             self._probing.discard(replica_id)

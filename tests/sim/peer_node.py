@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
-from tests.sim.supervisor_node import HOPELESS_LIVES
+from tests.sim.supervisor_node import HOPELESS_ATTEMPTS
 from torchft_x.core import heal
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages import lighthouse as m
@@ -27,18 +27,18 @@ _RETRY = (0.1, 0.5)  # seconds between two attempts to ask
 
 
 class PeerNode:
-    """Lives of one group of the peer under the same name with a new nonce, without a supervisor."""
+    """Attempts of one group of the peer under the same name with a new nonce, without a supervisor."""
 
     def __init__(self, world: World, group: str) -> None:
         self.world = world
         self.group = group
         self.site = group
-        self.lives = 0
+        self.attempts = 0
         self.process = Process(group, group, world.clock_of(group))
         self.process.die()
         self.who = ""
         self.step = 0
-        self.hopeless = 0  # number of lives in a row that ended because they would have to heal across libraries
+        self.hopeless = 0  # number of attempts in a row that ended because they would have to heal across libraries
         self.mesh: Mesh | None = None
 
     @property
@@ -51,8 +51,8 @@ class PeerNode:
 
     def start(self) -> None:
         world = self.world
-        self.lives += 1
-        self.who = f"{self.group}:{self.lives}"
+        self.attempts += 1
+        self.who = f"{self.group}:{self.attempts}"
         self.process = Process(self.who, self.site, world.clock_of(self.site))
         self.step, self.value, self.failures = 0, fold("init", 0), 0
         self.mesh, self._config_id, self._phase, self._call = None, 0, "idle", 0
@@ -71,7 +71,7 @@ class PeerNode:
         self.world.fabric.died(self)
         if self._call:
             self._tell("on_unary_gone", self._call)
-        if self.hopeless < HOPELESS_LIVES:
+        if self.hopeless < HOPELESS_ATTEMPTS:
             self.world.after(self.world.rng.uniform(0.5, 2.0), None, self.start)
 
     def _tell(self, what: str, *values: object) -> None:
@@ -111,7 +111,7 @@ class PeerNode:
             self.world.after(self.world.rng.uniform(*_RETRY), self.process, self._again)
 
     def on_refused(self, call: int, sentence: str) -> None:
-        """End this life after the lighthouse has refused it with a reason."""
+        """End this attempt after the lighthouse has refused it with a reason."""
         if call == self._call:
             self.world.note(self.who, "is refused: {}", sentence)
             self._despair()

@@ -53,7 +53,7 @@ class QuorumChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self.quorums = 0
-        self.newest: Quorum | None = None  # newest quorum over all lives of all lighthouses
+        self.newest: Quorum | None = None  # newest quorum over all attempts of all lighthouses
         self._issued = -inf  # virtual time of its issue
         self.lineage = 0  # number of the present lineage
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
@@ -102,7 +102,7 @@ class QuorumChecks:
         self._lineages[quorum.id] = self.lineage
 
     def _check_ids(self, quorum: Quorum) -> None:
-        """Check I3: each id is above every id before, over all lives of the lighthouse."""
+        """Check I3: each id is above every id before, over all attempts of the lighthouse."""
         if self.newest is not None and quorum.id <= self.newest.id:
             self._violated("I3", f"quorum id {quorum.id} follows {self.newest.id}")
 
@@ -231,29 +231,29 @@ class QuorumChecks:
             if name in members:
                 book.answered(name)
                 continue
-            peer = self._world.peers.get(name.rsplit(":", 1)[0])  # the peer's client in its present life
-            life = self._world.nodes.get(name) or (peer if peer is not None and peer.who == name else None)
+            peer = self._world.peers.get(name.rsplit(":", 1)[0])  # the peer's client in its present attempt
+            asker = self._world.nodes.get(name) or (peer if peer is not None and peer.who == name else None)
             if book.is_halted(name):
                 continue  # it waits, but its process is stopped
             record = node.machine._members.get(name)
             before = now - 2 * self._world.config.lighthouse.tick
             if record is not None and node.machine._stragglers.keeps_out(record, before):
                 continue  # it was late too often (R20); a member whose exclusion is over joins at the next tick
-            if life is not None and not life.process.dead and now - heard <= limit:
+            if asker is not None and not asker.process.dead and now - heard <= limit:
                 self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "
                                f"{self._name(quorum)}")  # fmt: skip
 
     # --- the lighthouse's book: I8, L2 ---------------------------------------------------------------------------
 
     def on_lighthouse(self, node: LighthouseNode) -> None:
-        """Begin a new book for a new life of the lighthouse, as all members must ask again."""
+        """Begin a new book for a new attempt of the lighthouse, as all members must ask again."""
         self.books[node.site] = Book()
         if self.newest is not None:
             self._troubled.add(self.newest.id)
 
     def on_lighthouse_event(self, node: LighthouseNode, event: lm.LighthouseEvent) -> None:
         """Record an event in the lighthouse's book, and whether it disturbs the newest quorum."""
-        if self.newest is not None and (isinstance(event, (lm.Hello, lm.Leave, lm.Closed, lm.LifeEnded)) or (
+        if self.newest is not None and (isinstance(event, (lm.Hello, lm.Leave, lm.Closed, lm.AttemptEnded)) or (
                 isinstance(event, lm.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
             self._troubled.add(self.newest.id)
         self.books[node.site].enter(event, node.clock.read(self._world.now))

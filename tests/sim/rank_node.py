@@ -1,4 +1,4 @@
-"""One rank of one life: the phases of a training script with a Manager.
+"""One rank of one attempt: the phases of a training script with a Manager.
 
 ::
 

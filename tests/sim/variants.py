@@ -316,8 +316,8 @@ _ALL = [
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
-        harm="split brain: the older life goes on in its lease",
-        caught_by="lighthouse.test_machine:TestLives.test_R9b_the_lease_counts_from_the_last_quorum",
+        harm="split brain: the older attempt goes on in its lease",
+        caught_by="lighthouse.test_machine:TestAttempts.test_R9b_the_lease_counts_from_the_last_quorum",
         patch=patched((Lighthouse, "_fence", _superseded_is_dead)),
     ),
     Variant(

@@ -60,17 +60,17 @@ class World:
             self.lighthouses.append(LighthouseNode(self, "lh2"))
         self.clocks: dict[str, Clock] = {}  # site -> clock of that host
         self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> node that accepts connections there
-        self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
+        self.nodes: dict[str, GroupNode] = {}  # every attempt of every group, by replica id
         self.supervisors: dict[str, SupervisorNode] = {}  # by group
         self.peers: dict[str, PeerNode] = {}  # by group
         self.slowness: dict[str, tuple[float, float]] = {}  # group -> (factor of compute time, its end)
         self._pace: dict[str, float] = {}  # group -> permanent factor, as machines differ
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
-        self.first_steps: dict[str, float] = {}  # group -> earliest end of its next life's first step
+        self.first_steps: dict[str, float] = {}  # group -> earliest end of its next attempt's first step
         self.vetoes: set[str] = set()  # groups whose next vote is no
         self.regrets: dict[str, tuple[int, int] | None] = {}  # group that drops a decided step -> its label
         self.ending: Ending | None = None  # how the training ends; None: it does not end
-        # Whether the end of some life, or some quorum, may be known to no survivor.
+        # Whether the end of some attempt, or some quorum, may be known to no survivor.
         self.unproven = not (self.config.standby or self.config.journal)
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
@@ -118,7 +118,7 @@ class World:
         return self.config.lighthouse.boot_id if self.config.one_host else f"boot-{site}"
 
     def running(self) -> list[GroupNode]:
-        """Return the running lives."""
+        """Return the running attempts."""
         return [s.node for s in self.supervisors.values() if s.node is not None and not s.node.ended]
 
     # --- time ----------------------------------------------------------------------------------------------------

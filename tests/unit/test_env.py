@@ -24,9 +24,9 @@ def test_a_lighthouse_gets_the_older_listener_of_a_grpc_that_has_it_unless_the_u
     assert environ.get("GRPC_EXPERIMENTS") == says
 
 
-def test_a_job_that_a_trainer_starts_knows_nothing_of_that_trainers_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_a_trainer_starts_knows_nothing_of_that_trainers_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its lighthouse would take itself for one that was restarted, and wait for groups that there never were."""
-    for name in (env.ATTEMPT, env.LIFE, env.PRIVATE, env.MEMORY_SLOTS, env.LIGHTHOUSE_FILE):
+    for name in (env.ATTEMPT, env.ATTEMPT_TOKEN, env.PRIVATE, env.MEMORY_SLOTS, env.LIGHTHOUSE_FILE):
         monkeypatch.setenv(name, "1")
     with pytest.raises(SystemExit):
         __main__.main(["doctor", "--help"])

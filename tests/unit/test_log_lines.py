@@ -89,6 +89,6 @@ def test_a_line_and_its_end_are_one_write(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_full_disk_behind_the_output_ends_nothing() -> None:
-    """The lighthouse, or a supervisor between two lives, ended because a line could not be written, and the job with it."""
+    """A line that could not be written ended the lighthouse, or a supervisor between two attempts, and so the job."""
     with open("/dev/full", "wb", buffering=0) as full:
         log_lines.write("Run directory: runs/1", io.TextIOWrapper(full, write_through=True))

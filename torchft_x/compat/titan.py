@@ -15,7 +15,7 @@ from torchft_x import env
 
 sys.path[0] = os.getcwd()  # as `python -m torchtitan.train` has it, not this package's folder
 
-import torchtitan.train  # type: ignore[import-not-found]  # noqa: E402, F401 - here, so that a group's lives are forked from a process that has it
+import torchtitan.train  # type: ignore[import-not-found]  # noqa: E402, F401 - here, so that a group's workers are forked from a process that has it
 
 
 def of_group(group: str, groups: int, given: Sequence[str]) -> list[str]:

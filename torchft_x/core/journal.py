@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.types import Life, Quorum, State
+from torchft_x.core.types import AttemptId, Quorum, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class MemberEntry:
     """Facts from a member's hello that are not in the quorum. Reports of deaths are matched to the member by them."""
 
     replica_id: str
-    life: Life
+    attempt_id: AttemptId
     boot_id: str = ""
     runs_on: bool = False
     early: bool = False
@@ -39,7 +39,7 @@ class Departure:
     """A member that has left at the end of the training (`core.admission.finished_job`)."""
 
     replica_id: str
-    life: Life = Life()
+    attempt_id: AttemptId = AttemptId()
     state: State = State()
     lingers: str = ""
     """Address that accepts connections as long as the process runs; empty: the supervisor reports the end."""

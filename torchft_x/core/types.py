@@ -1,6 +1,6 @@
 """Values of the protocol: frozen, comparable, and free of clocks, sockets and tensors.
 
-The terms are those of docs/glossary.md. A *member* is one life of a replica group, named by its replica id
+The terms are those of docs/glossary.md. A *member* is one attempt of a replica group, named by its replica id
 ``<group id>:<nonce>``. A *state* is ``(step, committed_in)``.
 Times are seconds as floats; ids are integers that only grow.
 """
@@ -33,13 +33,13 @@ class State:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Life:
-    """Identity of a life, by which the lives of one group are ordered (R2): by attempt, then by start.
+class AttemptId:
+    """Identity of an attempt, by which the attempts of one group are ordered (R2): by number, then by start.
 
     The start can't come first: a group that moved to a host whose clock is behind would be fenced for good.
     """
 
-    attempt: int = 0
+    number: int = 0  # of the attempt, from 0
     started: float = 0.0  # unix seconds, on the group's own host
     token: str = ""  # random, made by the starter of the process; a supervisor's exit report names it
 
@@ -128,7 +128,7 @@ class Quorum:
 
     id: int  # never repeats (R1)
     config_id: int  # id at which the members last changed or failed; process groups are rebuilt when it changes
-    number: int  # small, counted within the lighthouse's life; for people
+    number: int  # small, counted by this lighthouse's process; for people
     members: tuple[Member, ...]  # in the order of their replica ranks
     created: float = 0.0  # unix seconds
     granted_through: int = 0  # highest step the members may run in it

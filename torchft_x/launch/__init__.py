@@ -1,6 +1,6 @@
 """Launches jobs: from a TorchX component to supervised processes.
 
 `job` renders a job as a TorchX app, and `schedulers` adjusts the scheduler's request. In the container, a supervisor
-(`supervisor`) starts one life of its group after the other (`workers`, `process`), and `postmortem` collects evidence of
-deaths and hangs. `cli` has the command lines of a job's processes.
+(`supervisor`) starts one attempt of its group after the other (`workers`, `process`), and `postmortem` collects
+evidence of deaths and hangs. `cli` has the command lines of a job's processes.
 """

@@ -38,8 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument(
         "--hang_timeout", type=float, default=None, metavar="SECONDS",
-        help="end a life that takes no step for so long, whatever it does; by default only what provably stands still is "
-        f"ended, after about 20 s ({env.HANG_TIMEOUT})",
+        help="end an attempt that takes no step for so long, whatever it does; by default what provably stands still "
+        f"is ended, after about 20 s ({env.HANG_TIMEOUT})",
     )  # fmt: skip
     parser.add_argument(
         "--memory", type=float, default=None, metavar="SHARE",

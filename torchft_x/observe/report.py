@@ -39,7 +39,7 @@ class Death:
     detected: float | None  # until the first survivor knew of it
     # Until the first commit of any survivor without it (a step that was all but done is none).
     next_commit: float | None
-    rejoined: float | None  # until the first commit of the group's next life
+    rejoined: float | None  # until the first commit of the group's next attempt
     dropped: int  # steps the survivors dropped before that next commit; the same step counts once
 
 
@@ -65,7 +65,7 @@ class Summary:
 
 
 def workers(events: Sequence[Event]) -> list[Worker]:
-    """Return the newest life of every (group, rank), whether it still runs or not."""
+    """Return the newest attempt of every (group, rank), whether it still runs or not."""
     newest: dict[tuple[str, int], Worker] = {}
     for e in events:
         if e.get("event") == "joined" and e.get("role") == "trainer" and "group" in e and "pid" in e:
@@ -95,7 +95,7 @@ def death(events: Sequence[Event], group: str, t: float, *, until: float = float
     """Return the cost of killing a process of `group` at unix time `t`. Events from `until` on are of later kills."""
     later = [e for e in events if t < float(e["t"]) < until]
     ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
-    last_life = int(ours[-1].get("attempt", 0)) if ours else 0
+    last_attempt = int(ours[-1].get("attempt", 0)) if ours else 0
     survivors = [e for e in later if e.get("role") == "trainer" and str(e.get("group")) != group]
     heard = [e for e in survivors if _tells_of(e, group)]
     together = max((int(e.get("participants", 0)) for e in ours[-1:]), default=0)
@@ -105,7 +105,7 @@ def death(events: Sequence[Event], group: str, t: float, *, until: float = float
         t=t,
         detected=_since(t, heard),
         next_commit=_since(t, without),
-        rejoined=_since(t, [e for e in commits(later, group=group) if int(e.get("attempt", 0)) > last_life]),
+        rejoined=_since(t, [e for e in commits(later, group=group) if int(e.get("attempt", 0)) > last_attempt]),
         dropped=len({e.get("step") for e in survivors if e.get("event") == "drop"}),
     )
 

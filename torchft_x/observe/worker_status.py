@@ -45,7 +45,7 @@ class Moment(NamedTuple):
     since: float  # start of the present step, which is the end of the one before
     longest: float  # seconds of its longest step, or of its longest time between two steps
     pause_ends: float  # end of an announced pause; 0: none
-    commits: int  # number of commits in this life
+    commits: int  # number of commits in this attempt
     quorum: int
     participants: int
     leaving: bool  # the process ends, and must not be asked for a dump

@@ -16,7 +16,7 @@ import grpc
 
 from torchft_x import env
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.core.types import JoinReason, Life, Member, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.durations import Seconds, seconds
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages
@@ -222,7 +222,7 @@ class ManagerServer:
         heartbeat_interval: accepted and ignored, because a session shows that the group lives.
         connect_timeout: time until the first session with the lighthouse must be established.
         quorum_retries: accepted and ignored.
-        life: the life of this start; a new one if None.
+        attempt_id: identity of this attempt; a new one if None.
         token: the run's token, see the module.
     """
 
@@ -238,7 +238,7 @@ class ManagerServer:
         connect_timeout: Seconds,
         quorum_retries: int = 0,
         *,
-        life: Life | None = None,
+        attempt_id: AttemptId | None = None,
         token: str | None = None,
     ) -> None:
         seconds(heartbeat_interval, "heartbeat_interval")  # only checked, because a session shows that the group lives
@@ -249,7 +249,7 @@ class ManagerServer:
             bind=bind,
             store_address=store_addr,
             world_size=world_size,
-            life=life,
+            attempt_id=attempt_id,
             token=_token(token),
             connect_timeout=seconds(connect_timeout, "connect_timeout"),
             quorum_retries=quorum_retries,

@@ -453,7 +453,7 @@ class Manager:
 
     @property
     def name(self) -> str:
-        """GROUP/RANK: this rank's name. It is the same in all lives if `replica_id` is given."""
+        """GROUP/RANK: this rank's name. It is the same in all attempts if `replica_id` is given."""
         return f"{group_of(self._context.connection.replica_id)}/{self._context.options.group_rank}"
 
     def current_step(self) -> int:

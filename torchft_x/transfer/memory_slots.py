@@ -1,4 +1,4 @@
-"""Copies of a state in memory that outlives the process: its supervisor holds the memory, and passes it to each life.
+"""Copies of a state in memory that outlives the process: its supervisor holds it, and passes it to each attempt.
 
 A *slot* is such memory, with room for one state. It has no path and no listener; a process opens it by a name that
 its own supervisor gave it. Layout, all integers little-endian::

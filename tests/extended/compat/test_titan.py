@@ -42,7 +42,7 @@ def trainer(
 
 
 def printed(job: Job, group: int) -> str:
-    """What all lives of a group have printed."""
+    """What all attempts of a group have printed."""
     logs = sorted((job.run_dir / "logs").glob(f"group-{group}-attempt-[0-9].log"))
     return "".join(log.read_text(errors="replace") for log in logs)
 
@@ -79,7 +79,7 @@ def test_torchtitan_trains_through_a_kill(tmp_path: Path, method: str) -> None:
 
 
 def test_a_whole_job_goes_on_from_torchtitans_checkpoint(tmp_path: Path) -> None:
-    def life(run: str, steps: int) -> tuple[list[str], dict[str, str]]:
+    def attempt(run: str, steps: int) -> tuple[list[str], dict[str, str]]:
         command, environ = trainer(
             tmp_path, "--training.steps", str(steps), "--fault_tolerance.semi_sync_method", "None", "--checkpoint.interval", "5",
             "--metrics.log_freq", "1", *CONSTANT_RATE, run=run,
@@ -90,12 +90,12 @@ def test_a_whole_job_goes_on_from_torchtitans_checkpoint(tmp_path: Path) -> None
         """The newest step whose checkpoint is whole."""
         return max((int(p.parent.name[5:]) for p in tmp_path.glob("outputs/checkpoint/step-*/.metadata")), default=0)
 
-    command, environ = life("run", 10_000)
+    command, environ = attempt("run", 10_000)
     with running(command, tmp_path / "log", tmp_path / "run", cwd=tmp_path, **environ) as job:
         job.wait_for(lambda: saved() and min(step(job, 0), step(job, 1)) > saved(), 120, "a checkpoint")
     begin = saved()  # all processes are killed
     held = re.findall(r"shared at \d+: (\S+)", printed(job, 0))
-    command, environ = life("again", begin + 3)
+    command, environ = attempt("again", begin + 3)
     with running(command, tmp_path / "log2", tmp_path / "again", cwd=tmp_path, **environ) as job:
         assert job.wait(150) == 0, job.output()[-4000:]
         for group in (0, 1):
@@ -113,7 +113,7 @@ def test_a_whole_job_goes_on_from_torchtitans_checkpoint(tmp_path: Path) -> None
 def test_each_sample_is_committed_once(tmp_path: Path) -> None:
     """With docs/examples/titan_data.py: through a kill, and when the whole job goes on from torchtitan's checkpoint."""
 
-    def life(run: str, steps: int, *, kills: bool) -> None:
+    def attempt(run: str, steps: int, *, kills: bool) -> None:
         command, environ = trainer(
             tmp_path, "--training.steps", str(steps), "--fault_tolerance.semi_sync_method", "None", "--checkpoint.interval", "20",
             "--metrics.log_freq", "1", *CONSTANT_RATE, run=run, config="elasticmodel",
@@ -126,12 +126,12 @@ def test_each_sample_is_committed_once(tmp_path: Path) -> None:
             if kills:
                 assert "rejoined" in job.output()
 
-    life("run", 60, kills=True)
+    attempt("run", 60, kills=True)
     first = positions(tmp_path)
     for n in (0, 1):
         (tmp_path / f"{n}.samples").unlink()
     assert len(set(range(max(first) + 1)) - set(first)) <= 2, "more is missing than the killed group's last batch"
-    life("again", 70, kills=False)
+    attempt("again", 70, kills=False)
     second = positions(tmp_path)
     assert sorted(second) == list(range(max(first) + 1, max(first) + 1 + len(second)))
     assert len(second) >= 20

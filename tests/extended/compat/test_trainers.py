@@ -21,7 +21,7 @@ HOW = (
     "lightning and torchtitan (./scripts/test --extended makes one)"
 )
 EXAMPLES = ROOT / "docs/examples"
-COMPILED = ("--compile", "aot_eager")  # by each life in its first step. Inductor would take minutes of g++ on a CPU
+COMPILED = ("--compile", "aot_eager")  # by each attempt in its first step. Inductor would take minutes of g++ on a CPU
 HF = (str(EXAMPLES / "train_transformers.py"), "--bf16")
 LIGHTNING = (str(EXAMPLES / "train_lightning.py"), "--precision", "bf16-mixed", *COMPILED)
 
@@ -38,7 +38,7 @@ def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...]
     with ExitStack() as stack:
         address = stack.enter_context(lighthouse(tmp_path, "--join_timeout_ms", "2000"))
 
-        def group(number: int, life: int) -> Job:
+        def group(number: int, attempt: int) -> Job:
             variables = {
                 env.LIGHTHOUSE: address, env.REPLICA_GROUP_ID: str(number), env.NUM_REPLICA_GROUPS: "2",
                 "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
@@ -46,7 +46,7 @@ def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...]
             }  # fmt: skip
             recorded = [str(ROOT / "tests/extended/compat/record_samples.py"), str(tmp_path / f"{number}.samples")]
             command = [python, *recorded, *words, "--steps", str(steps)]
-            return stack.enter_context(trainer(tmp_path, f"{number}-{life}", command, **variables))
+            return stack.enter_context(trainer(tmp_path, f"{number}-{attempt}", command, **variables))
 
         stays, dies = group(0, 0), group(1, 0)
         for job in (stays, dies):

@@ -70,6 +70,6 @@ def test_they_train_together_and_a_killed_one_heals(case: Case, tmp_path: Path) 
             play(STORY, job)
         finally:
             job.close()
-    assert job.record.lives["g1"] == 2
+    assert job.record.attempts["g1"] == 2
     assert [*judge(STORY, job.record), *unequal(job.dumps)] == []
     assert check_params.shared_steps(check_params.read_dumps(job.dumps)) > 10

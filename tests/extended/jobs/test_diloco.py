@@ -81,4 +81,4 @@ def test_a_checkpoint_goes_on_with_other_numbers(
 
 def test_all_workers_are_killed_twice_and_go_on_from_an_exchange(tmp_path: Path) -> None:
     args = ["--steps", "100000", "--pace", "0.02", "--dump-params", str(tmp_path / "dumps"), *SMALL]
-    killed([*diloco(tmp_path / "run"), "--", *args], tmp_path, tmp_path / "run", ranks=1, lives=2, **WARM)
+    killed([*diloco(tmp_path / "run"), "--", *args], tmp_path, tmp_path / "run", ranks=1, attempts=2, **WARM)

@@ -49,8 +49,8 @@ def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp
 
 
 def test_all_workers_are_killed_and_restored_by_their_nodes_supervisors(tmp_path: Path) -> None:
-    """Each node's supervisor holds what its own worker has copied, and forks its worker's next life (decision 51)."""
+    """Each node's supervisor holds what its own worker has copied, and forks its next attempt (decision 51)."""
     run_dir = tmp_path / "run"
     args = ("--steps", "100000", "--pace", "0.04", "--dump-params", str(tmp_path / "dumps"), *SMALL)
-    killed(torchx_nodes(run_dir, *args), tmp_path, run_dir, ranks=2, lives=1, **WARM)
+    killed(torchx_nodes(run_dir, *args), tmp_path, run_dir, ranks=2, attempts=1, **WARM)
     assert any(e["warm"] for e in read_events(run_dir) if e["event"] == "start" and e["role"] == "supervisor")

@@ -38,10 +38,10 @@ def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: 
     with ExitStack() as stack:
         address = stack.enter_context(lighthouse(tmp_path, *waits))
 
-        def group(number: str, life: int) -> Job:
+        def group(number: str, attempt: int) -> Job:
             variables = {env.LIGHTHOUSE: address, "PYTHONPATH": ""}  # theirs knows nothing of ours
             command = [python, str(SCRIPT), number, str(end)]
-            return stack.enter_context(trainer(tmp_path, f"{number}-{life}", command, **variables))
+            return stack.enter_context(trainer(tmp_path, f"{number}-{attempt}", command, **variables))
 
         survivor, victim = group("0", 0), group("1", 0)
         survivor.wait_for(lambda: min(in_pairs(survivor), in_pairs(victim)) > 20, 90, "both train together")

@@ -22,8 +22,8 @@ def test_a_kill_changes_nothing_that_the_groups_share(tmp_path: Path, scaler: li
         job.wait_until_training(2, 120)
         victim = job.worker("1")
         os.kill(victim, signal.SIGKILL)
-        lives = lambda: [w for w in workers(job.events()) if w.group == "1" and w.attempt == 1]  # noqa: E731
-        job.wait_for(lives, 120, "group 1 is started again")
+        attempts = lambda: [w for w in workers(job.events()) if w.group == "1" and w.attempt == 1]  # noqa: E731
+        job.wait_for(attempts, 120, "group 1 is started again")
         assert job.wait(200) == 0, job.output()[-3000:]
         both = [e for e in commits(job.events()) if e["participants"] == 2 and e["group"] == "1" and e["pid"] != victim]
         assert both, "group 1 did not take part again"

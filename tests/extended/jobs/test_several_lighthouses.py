@@ -67,8 +67,8 @@ def test_the_lighthouse_that_serves_is_lost_for_good_and_the_job_goes_on_to_its_
     assert code == 1, "a process of the job was lost: that needs a look"
     assert f"The lighthouse at {(run_dir / 'lighthouses' / str(1 - place)).read_text().strip()} is there" in said
     assert "All 2 groups finished." in said
-    lives = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
-    assert sorted(lives) == ["0", "1"], "a trainer has died"
+    attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
+    assert sorted(attempts) == ["0", "1"], "a trainer has died"
     for group in "01":
         assert [int(e["step"]) for e in commits(job.events(), group=group)] == list(range(steps))
 
@@ -100,8 +100,8 @@ def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) ->
         job.wait_for(lambda: furthest(job) >= goal, 60, "the groups to go on at the standby")
         assert journals() == before
         assert holder(run_dir) == 1 - place
-        lives = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
-        assert sorted(lives) == ["0", "1", "1"]
+        attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
+        assert sorted(attempts) == ["0", "1", "1"]
         job.process.send_signal(signal.SIGINT)
         job.wait(60)
         gone(run_dir, 20)

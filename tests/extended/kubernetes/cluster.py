@@ -284,7 +284,7 @@ class LocalNode:
     def start(self) -> None:
         """Start the kubelet (again). The node is ready on return."""
         wire, name = self._cluster._wire, self._settings.name
-        network.remove(wire, self._links())  # links of a previous life
+        network.remove(wire, self._links())  # links of a previous start
         words = json.dumps(asdict(self._settings))
         self._child = self._cluster.spawn_python(name, "tests.extended.kubernetes.kubelet", words)
         wait_for(self._ready, 30, f"node {name}, see {self._cluster.folder}/log/{name}.log")

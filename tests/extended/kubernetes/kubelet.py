@@ -80,7 +80,7 @@ class Kubelet:
             try:
                 self._api.post(at, what)
             except ApiError as e:
-                if e.status != 409:  # 409: the object exists from a previous life
+                if e.status != 409:  # 409: the object exists from a previous start
                     raise
         self._say_ready()
 
@@ -137,7 +137,7 @@ class Kubelet:
             self._pods[meta["uid"]].update(pod)
             return
         if pod["status"].get("phase") in ("Succeeded", "Failed") and not meta.get("deletionTimestamp"):
-            return  # the pod has ended in a previous life of this node
+            return  # the pod has ended in a previous start of this node
         self._links += 1
         number = self._settings.number
         link = f"pod{number}x{self._links}"

@@ -1,4 +1,4 @@
-"""One pod on a node: its containers over their whole lives, and the reports on them to the API server."""
+"""One pod on a node: its containers over all their attempts, and the reports on them to the API server."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ class Pod(threading.Thread):
         self._events.put(None)
 
     def log(self, container: str, previous: bool) -> Path | None:
-        """Return the file of a container's newest life, or of the one before if `previous`."""
+        """Return the file of a container's newest attempt, or of the one before if `previous`."""
         slot = next((s for s in self._slots if s.name == container), None)
-        life = slot.lives - previous if slot else 0
-        return self._log(container, life) if life > 0 else None
+        attempt = slot.attempts - previous if slot else 0
+        return self._log(container, attempt) if attempt > 0 else None
 
     def runs(self, container: str) -> bool:
         return any(s.name == container and s.running is not None for s in self._slots)
 
-    # --- its life --------------------------------------------------------------------------------------------------
+    # --- start and end -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         if self._pod["metadata"].get("deletionTimestamp"):  # deleted while this node was away: nothing of it runs
@@ -95,8 +95,8 @@ class Pod(threading.Thread):
             self._bury()
         finally:
             for slot in self._slots:
-                for life in range(1, slot.lives + 1):
-                    self._node.runtime.remove(self._id(slot, life))
+                for attempt in range(1, slot.attempts + 1):
+                    self._node.runtime.remove(self._id(slot, attempt))
             self._sandbox.kill()
             self._sandbox.wait()
 
@@ -186,22 +186,23 @@ class Pod(threading.Thread):
             slot.state = {"waiting": {"reason": "CreateContainerConfigError", "message": str(e)}}
             slot.start_at = time.monotonic() + _RETRY
             return
-        slot.lives += 1
-        life = slot.lives
-        bundle = self.folder / "bundles" / f"{slot.name}-{life}"
+        slot.attempts += 1
+        attempt = slot.attempts
+        bundle = self.folder / "bundles" / f"{slot.name}-{attempt}"
         for name in ("hosts", "resolv.conf"):
             mounts.append(Mount(self.folder / name, f"/etc/{name}"))
-        mounts.append(Mount(self._words(slot, life), slot.spec.get("terminationMessagePath", "/dev/termination-log")))
+        path = slot.spec.get("terminationMessagePath", "/dev/termination-log")
+        mounts.append(Mount(self._words(slot, attempt), path))
         process = self._process(slot.spec, env)
         hostname = self._pod["spec"].get("hostname") or self._pod["metadata"]["name"]
         assert self._sandbox is not None
-        container = self._id(slot, life)
+        container = self._id(slot, attempt)
         self._node.runtime.bundle(bundle, container, self._sandbox.pid, hostname[:63], process, mounts)
-        log = self._log(slot.name, life)
+        log = self._log(slot.name, attempt)
         log.parent.mkdir(parents=True, exist_ok=True)
-        slot.running = self._node.runtime.start(container, bundle, log, lambda c: self._events.put((slot, life, c)))
+        slot.running = self._node.runtime.start(container, bundle, log, lambda c: self._events.put((slot, attempt, c)))
         slot.code, slot.start_at = None, None
-        if life > 1:
+        if attempt > 1:
             slot.back_off.started(time.monotonic())
         slot.state = {"running": {"startedAt": now()}}
         probe = slot.spec.get("readinessProbe")
@@ -223,17 +224,17 @@ class Pod(threading.Thread):
             memory=quantity(memory) if memory else None,
         )
 
-    def _ended(self, slot: Slot, life: int, code: int) -> None:
-        if life != slot.lives:
+    def _ended(self, slot: Slot, attempt: int, code: int) -> None:
+        if attempt != slot.attempts:
             return
         started = slot.state.get("running", {}).get("startedAt", now())
         times = {"startedAt": started, "finishedAt": now()}
         reason = "Completed" if code == 0 else "Error"
-        words = {"message": said} if (said := self._last_words(slot, life, code)) else {}
+        words = {"message": said} if (said := self._last_words(slot, attempt, code)) else {}
         terminated = {
             "terminated": {
                 **{"exitCode": code, "reason": reason, **times, **words},
-                "containerID": f"runc://{self._id(slot, life)}",
+                "containerID": f"runc://{self._id(slot, attempt)}",
             }
         }
         slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
@@ -319,22 +320,22 @@ class Pod(threading.Thread):
         except (OSError, ApiError) as e:
             print(f"an event was lost: {e}", flush=True)
 
-    def _id(self, slot: Slot, life: int) -> str:
-        return slot.id(self._pod["metadata"]["uid"], life)
+    def _id(self, slot: Slot, attempt: int) -> str:
+        return slot.id(self._pod["metadata"]["uid"], attempt)
 
-    def _words(self, slot: Slot, life: int) -> Path:
-        """Create and return the file of a life's termination message."""
-        path = self.folder / "words" / f"{slot.name}-{life}"
+    def _words(self, slot: Slot, attempt: int) -> Path:
+        """Create and return the file of an attempt's termination message."""
+        path = self.folder / "words" / f"{slot.name}-{attempt}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         path.chmod(0o666)
         return path
 
-    def _last_words(self, slot: Slot, life: int, code: int) -> str:
-        text = self._words(slot, life).read_text("utf-8", "replace")[:4096]
+    def _last_words(self, slot: Slot, attempt: int, code: int) -> str:
+        text = self._words(slot, attempt).read_text("utf-8", "replace")[:4096]
         if text or code == 0 or slot.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
             return text
-        return self._log(slot.name, life).read_text("utf-8", "replace")[-2048:]
+        return self._log(slot.name, attempt).read_text("utf-8", "replace")[-2048:]
 
-    def _log(self, container: str, life: int) -> Path:
-        return self.folder / "logs" / container / f"{life}.log"
+    def _log(self, container: str, attempt: int) -> Path:
+        return self.folder / "logs" / container / f"{attempt}.log"

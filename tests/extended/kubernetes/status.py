@@ -1,4 +1,4 @@
-"""A container over all its lives, and the status of a pod's containers for the API server."""
+"""A container over all its attempts, and the status of a pod's containers for the API server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Json = dict[str, Any]
 
 @dataclass
 class Slot:
-    """One container of the pod, over all its lives."""
+    """One container of the pod, over all its attempts."""
 
     spec: Json
-    lives: int = 0
+    attempts: int = 0
     running: Running | None = None
-    code: int | None = None  # exit code of the newest life, once it has ended
+    code: int | None = None  # exit code of the newest attempt, once it has ended
     state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     last: Json = field(default_factory=dict)
     back_off: CrashBackOff = field(default_factory=CrashBackOff)
@@ -26,9 +26,9 @@ class Slot:
     probe: Probe | None = None  # readiness probe, while the container runs
     killed_at: float | None = None  # monotonic time of SIGKILL
 
-    def id(self, uid: str, life: int) -> str:
-        """Return runc's name of a life of this container."""
-        return f"{uid}-{self.name}-{life}"
+    def id(self, uid: str, attempt: int) -> str:
+        """Return runc's name of an attempt of this container."""
+        return f"{uid}-{self.name}-{attempt}"
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Report:
         ready = all(s.ready for s in slots)
         conditions = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
         return {
-            "phase": phase("Never" if deleted else policy, [s.code for s in slots], all(s.lives for s in slots)),
+            "phase": phase("Never" if deleted else policy, [s.code for s in slots], all(s.attempts for s in slots)),
             "startTime": self._began,
             "hostIP": self._node_address,
             "podIP": self._address,
@@ -74,15 +74,15 @@ class Report:
         return {"type": kind, "status": value, "lastTransitionTime": self._changed[kind][1]}
 
     def _container_status(self, slot: Slot) -> Json:
-        life = {"containerID": f"runc://{slot.id(self._uid, slot.lives)}"} if slot.lives else {}
+        newest = {"containerID": f"runc://{slot.id(self._uid, slot.attempts)}"} if slot.attempts else {}
         return {
-            **life,
+            **newest,
             "name": slot.name,
             "image": slot.spec["image"],
             "imageID": slot.spec["image"],
             "ready": slot.ready,
             "started": slot.running is not None,
-            "restartCount": max(slot.lives - 1, 0),
+            "restartCount": max(slot.attempts - 1, 0),
             "state": slot.state,
             "lastState": slot.last,
         }

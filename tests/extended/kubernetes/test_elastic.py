@@ -73,7 +73,7 @@ def test_scaled_up_and_down_while_it_trains_without_a_dropped_step(shell: Shell)
     # orders
     before = two["counts"]["restarts"]
     assert "Group 1 is killed by request" in shell.own("kill", "1", handle)
-    wait_for(lambda: _overview(shell, handle)["counts"]["restarts"] > before, 60, "the next life")
+    wait_for(lambda: _overview(shell, handle)["counts"]["restarts"] > before, 60, "the next attempt")
     assert "Group 1 is drained by request" in shell.own("drain", "1", handle)
     wait_for(lambda: _does(shell, handle).get("1") == "drained", 60, "a drained group")
     assert "drained" in shell.own("status", handle, "--once")

@@ -50,11 +50,11 @@ def test_a_lone_node_says_for_what_it_waits(tmp_path: Path) -> None:
 def test_who_has_lost_the_lease_stands_by_and_that_is_no_fault_of_it(tmp_path: Path) -> None:
     with kept(tmp_path, "--lease_dir", str(tmp_path)) as lh:
         register = open_lease(tmp_path / "lease")
-        for life in range(1, RULES.loop + 2):
+        for attempt in range(1, RULES.loop + 2):
             taken = taken_from_it(register)
-            wait_for(lambda n=life: lh.said().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
+            wait_for(lambda n=attempt: lh.said().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
             assert register.swap(taken, replace(taken, owner=""))
-            wait_for(lambda n=life: lh.serves(n + 1), 20.0, "it to serve again")
+            wait_for(lambda n=attempt: lh.serves(n + 1), 20.0, "it to serve again")
         lh.process.send_signal(signal.SIGTERM)
         assert lh.end() == 0
         entry = register.read()

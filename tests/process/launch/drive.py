@@ -30,14 +30,14 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def started(self, attempt: int, life: str) -> None:
-        self._write(kind="started", attempt=attempt, life=life)
+    def started(self, attempt: int, attempt_token: str) -> None:
+        self._write(kind="started", attempt=attempt, attempt_token=attempt_token)
 
-    def halted(self, life: str, who: str, seconds: float) -> None:
-        self._write(kind="halted", life=life, who=who, seconds=seconds)
+    def halted(self, attempt_token: str, who: str, seconds: float) -> None:
+        self._write(kind="halted", attempt_token=attempt_token, who=who, seconds=seconds)
 
-    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
-        self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
+    def exited(self, attempt: int, attempt_token: str, code: int, reason: str) -> None:
+        self._write(kind="exited", attempt=attempt, attempt_token=attempt_token, code=code, reason=reason)
 
     def held(self, state: State) -> None:
         self._write(kind="held", step=state.step)
@@ -46,7 +46,7 @@ class Recorder:
         self._write(kind="rests", rests=rests)
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
-        """Call back for each line of the file `orders`: kind, life (`.`: none), sentence."""
+        """Call back for each line of the file `orders`: kind, attempt (`.`: none), sentence."""
         path = self._folder / "orders"
 
         def listen() -> None:
@@ -54,8 +54,8 @@ class Recorder:
             while True:
                 lines = path.read_text().splitlines() if path.exists() else []
                 for line in lines[done:]:
-                    kind, life, sentence = line.split(" ", 2)
-                    callback(kind, life.strip("."), sentence)
+                    kind, attempt_token, sentence = line.split(" ", 2)
+                    callback(kind, attempt_token.strip("."), sentence)
                 done = len(lines)
                 time.sleep(0.02)
 

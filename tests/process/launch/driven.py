@@ -54,9 +54,9 @@ class Driven:
         return self.process.wait(scaled(seconds))
 
     def worker(self) -> int:
-        """Wait for the worker of the newest life to print its pid, and return that."""
+        """Wait for the worker of the newest attempt to print its pid, and return that."""
         attempt = len(self.reports("exited"))
-        wait_for(lambda: len(self.reports("started")) > attempt, what="the life's start")
+        wait_for(lambda: len(self.reports("started")) > attempt, what="the attempt's start")
         wait_for(lambda: len(self._words()) > attempt, what="the worker's word")
         return int(self._words()[-1])
 

@@ -1,6 +1,6 @@
 """A replica group as a process, for tests that kill it. It commits steps until it ends, and never loads torch.
 
-    python -m tests.process.rpc.member REPLICA_ID LIGHTHOUSE [LIFE_TOKEN]
+    python -m tests.process.rpc.member REPLICA_ID LIGHTHOUSE [ATTEMPT_TOKEN]
 
 It prints ``step N QUORUM_ID`` for each committed step, and runs until it is killed or its input ends.
 """
@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.errors import DeadlineError
 from torchft_x.rpc.group.server import GroupServer
 
@@ -27,7 +27,7 @@ def main() -> None:
         store_address="",
         world_size=1,
         bind="127.0.0.1:0",
-        life=Life(0, 1.0, token),
+        attempt_id=AttemptId(0, 1.0, token),
     )
     state, reason = State(), JoinReason.NEW
     while True:

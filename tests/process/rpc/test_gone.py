@@ -11,18 +11,18 @@ from tests.unit.rpc.support import (
     Asking,
     RawSession,
     Watched,
+    attempt_id,
     client,
     group,
     hello,
     is_marked,
     join,
     known,
-    life,
     lighthouse,
     members,
 )
 from tests.util import clock, wait_for
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import DeadlineError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.server import GroupServer
@@ -44,7 +44,8 @@ def two(lh: LighthouseServer, a: GroupServer, b: Any) -> int:
 
 
 def test_a_supervisors_word_that_a_process_is_stopped_and_goes_on() -> None:
-    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("0:1", lh.address(), life=life(0, "token")) as b:
+    known_by = attempt_id(0, "token")
+    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("0:1", lh.address(), attempt_id=known_by) as b:
         supervisor = SupervisorClient(lh.address(), "0", "host", "boot")
         supervisor.started(0, "token")
         watched = Watched()
@@ -76,12 +77,12 @@ def test_what_a_supervisor_said_is_said_again_to_the_next_lighthouse() -> None:
     supervisor.started(0, "token")
     supervisor.halted("token", "worker 0", 5.0)
     first.shutdown()
-    with lighthouse(bind=bind) as second, group("0:1", second.address(), life=Life(0, 1.0, "token")):
+    with lighthouse(bind=bind) as second, group("0:1", second.address(), attempt_id=AttemptId(0, 1.0, "token")):
         wait_for(lambda: is_marked(second, "0:1", "lost"), what="the stop to be known")
         supervisor.exited(0, "token", 1, "killed")
         supervisor.started(1, "next")
-        with group("0:2", second.address(), life=Life(1, 2.0, "next")):
-            wait_for(lambda: "0:2" in known(second), what="the next life")
+        with group("0:2", second.address(), attempt_id=AttemptId(1, 2.0, "next")):
+            wait_for(lambda: "0:2" in known(second), what="the next attempt")
             assert not is_marked(second, "0:2", "lost")
         supervisor.close()
 

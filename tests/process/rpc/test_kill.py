@@ -36,7 +36,7 @@ def member(*args: str) -> Iterator[subprocess.Popen[str]]:
                 pipe.close()
 
 
-def test_the_survivor_trains_on_with_the_next_life() -> None:
+def test_the_survivor_trains_on_with_the_next_attempt() -> None:
     with lighthouse(1, heartbeat_timeout_ms=60_000) as lh, group("a:1", lh.address()) as a:
         with member("b:1", lh.address()) as b:
             assert members(Asking(a, timeout=scaled(30.0)).result())
@@ -51,7 +51,7 @@ def test_the_survivor_trains_on_with_the_next_life() -> None:
                 wait_for(lambda: is_marked(lh, "b:1", "lost"), 20.0, "the loss to be noticed")
             assert members(alone) == ["a:1"]
         with member("b:2", lh.address()) as again:
-            wait_for(lambda: "b:2" in asking(lh), 20.0, "the next life to ask")
+            wait_for(lambda: "b:2" in asking(lh), 20.0, "the next attempt to ask")
             state = State(state.step + 1, alone.quorum.id)
             assert members(Asking(a, state=state, timeout=scaled(30.0)).result()) == ["a:1", "b:2"]
             assert again.poll() is None

@@ -70,7 +70,7 @@ def test_sharded_groups_train_like_one_process(algorithm: str, loop: dict[str, A
         assert_near(full(shards, model(0)), dict(zip(NAMES, want[k - 1], strict=True)), k)
 
 
-def life(place: Place) -> dict[int, Weights]:
+def attempt(place: Place) -> dict[int, Weights]:
     """Until the others have gone so many times, or for so many exchanges of one's own."""
     apart = Rank(place, "diloco", fragment_sync_delay=1)
     losses, before = place.kwargs.get("losses", 0), 0
@@ -88,14 +88,14 @@ def life(place: Place) -> dict[int, Weights]:
 
 def test_a_group_dies_and_returns() -> None:
     with lighthouse(1) as address, Groups(address, RANKS) as groups:
-        survivor = groups.start(0, life, seed=0, losses=2)
-        victim = groups.start(1, life, seed=5, exchanges=100_000)
+        survivor = groups.start(0, attempt, seed=0, losses=2)
+        victim = groups.start(1, attempt, seed=5, exchanges=100_000)
         survivor.wait_step(3)
         victim.wait_step(3)
         victim.kill()
         dead = survivor.steps.value
         survivor.wait_step(dead + 3)
-        back = groups.start(1, life, seed=9, exchanges=4).results()
+        back = groups.start(1, attempt, seed=9, exchanges=4).results()
         stayed = survivor.results()
     for rank in range(RANKS):
         # From the start on, or from where it met the other one, which may have begun alone.

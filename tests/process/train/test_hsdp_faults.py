@@ -28,8 +28,8 @@ def groups() -> Iterator[Groups]:
         yield made
 
 
-class Life:
-    """What a rank tells of its life."""
+class RankResult:
+    """What a rank tells of its attempt."""
 
     def __init__(self, history: dict[int, Tensors], participants: dict[int, int], attempts: int) -> None:
         self.history = history
@@ -37,7 +37,7 @@ class Life:
         self.attempts = attempts
 
 
-def train(t: Trainer, together: int, losses: int = 0) -> Life:
+def train(t: Trainer, together: int, losses: int = 0) -> RankResult:
     """Until so many steps in a row have had two groups, after `losses` of the other one. All groups stop at one step."""
     participants: dict[int, int] = {}
     row = 0
@@ -47,7 +47,7 @@ def train(t: Trainer, together: int, losses: int = 0) -> Life:
             losses -= row > 0 and n == 1
             row = row + 1 if n == 2 else 0
         time.sleep(PACE)
-    return Life(t.end(), participants, t.attempts)
+    return RankResult(t.end(), participants, t.attempts)
 
 
 def state_moves_in_forward(t: Trainer) -> None:
@@ -66,11 +66,11 @@ def late_or_first(place: Place) -> Any:
     return train(t, together=3)
 
 
-def same_where_shared(lives: list[list[Life]]) -> int:
-    """Every rank's shards, and its optimizer's state, are bit-equal in all lives at the steps they share; how many."""
+def same_where_shared(results: list[list[RankResult]]) -> int:
+    """Every rank's shards, and its optimizer's state, are bit-equal in all results at shared steps; how many."""
     shared = 0
     for rank in range(RANKS):
-        mine = [life[rank].history for life in lives]
+        mine = [result[rank].history for result in results]
         for a, b in pairwise(mine):
             for step in a.keys() & b.keys():
                 shared += 1
@@ -84,9 +84,9 @@ def test_a_late_group_copies_each_rank_s_shards_while_the_source_s_forward_runs(
     first = groups.start(0, late_or_first)
     first.wait_step(2)
     late = groups.start(1, late_or_first)
-    lives = [first.results(), late.results()]
-    assert same_where_shared(lives) >= 3
-    assert min(lives[1][0].history) > 2  # it began where the first one stood
+    results = [first.results(), late.results()]
+    assert same_where_shared(results) >= 3
+    assert min(results[1][0].history) > 2  # it began where the first one stood
 
 
 def dying(place: Place) -> Any:
@@ -109,13 +109,13 @@ def test_a_rank_that_dies_in_backward_costs_the_others_no_step(groups: Groups, r
     victim.wait_dead(rank)
     victim.kill()  # as a supervisor does when one of a group's ranks is gone
     back = groups.start(1, dying, seed=5)
-    lives = [survivor.results(), back.results()]
-    assert same_where_shared(lives) >= 3
-    for life in lives[0]:
-        assert life.attempts == len(life.history)  # the step was reduced again, and no forward was thrown away
-        assert sum(n == 2 for n in life.participants.values()) >= DIES_AFTER - 1 + 3
-    took_part = [[0, 1] if n == 2 else [0] for n in lives[0][0].participants.values()]
+    results = [survivor.results(), back.results()]
+    assert same_where_shared(results) >= 3
+    for result in results[0]:
+        assert result.attempts == len(result.history)  # the step was reduced again, and no forward was thrown away
+        assert sum(n == 2 for n in result.participants.values()) >= DIES_AFTER - 1 + 3
+    took_part = [[0, 1] if n == 2 else [0] for n in results[0][0].participants.values()]
     want = reference(took_part, RANKS, clip=0.5)
     net = model(0)
     for step, expected in enumerate(want, start=1):
-        assert_near(full([life.history[step] for life in lives[0]], net), expected, step)
+        assert_near(full([result.history[step] for result in results[0]], net), expected, step)

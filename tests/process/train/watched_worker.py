@@ -21,14 +21,15 @@ def options(rank: int) -> Options:
     return Options(
         replica_id="7", group_rank=rank, group_world_size=rank + 1, timeout=60.0, quorum_timeout=60.0, quorum_patience=0.0,
         connect_timeout=60.0, quorum_retries=0, lighthouse="http://127.0.0.1:1", port=0, host="127.0.0.1",
-        store_host="127.0.0.1", store_port=1, agent_store=False, restart_count=0, token=None, attempt=3, life="",
+        store_host="127.0.0.1", store_port=1, agent_store=False, restart_count=0, token=None, attempt=3,
+        attempt_token="",
         run_dir=None, min_replica_size=1,
     )  # fmt: skip
 
 
 def watch(folder: str, rank: int) -> SharedStatus:
     os.environ["TORCHFT_X_PRIVATE"] = folder
-    return setup.status_of(options(rank), Step(min_replica_size=1), "7:life")
+    return setup.status_of(options(rank), Step(min_replica_size=1), "7:attempt")
 
 
 def telltale_sleep() -> None:

@@ -115,7 +115,7 @@ def hang(world: World, fault: Fault) -> bool:
 
 @kind
 def hang_first(world: World, fault: Fault) -> bool:
-    """Kill a group, and hang the training thread of its next life in its first step until `seconds` have passed."""
+    """Kill a group, and hang the training thread of its next attempt in its first step until `seconds` have passed."""
     node = node_of(world, fault.target)
     if node is None:
         return False
@@ -311,7 +311,7 @@ def lighthouse_sending(world: World, fault: Fault) -> bool:
 def replace(world: World, fault: Fault) -> bool:
     """Start the group on another host, as a scheduler does that takes its host for lost.
 
-    The old life continues, cut off from the lighthouse for `seconds`.
+    The old attempt continues, cut off from the lighthouse for `seconds`.
     """
     supervisor = world.supervisors.get(fault.target)
     if supervisor is None or not supervisor.running or not supervisor.wants:

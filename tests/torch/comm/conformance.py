@@ -223,7 +223,7 @@ class Conformance:
         for rank, out in enumerate(each(members, run)):
             assert torch.equal(out, ramp((rank - 1) % size))
 
-    # -- life --
+    # -- start and end --
 
     def test_size_rank_and_name(self, members: Members) -> None:
         assert [group.rank() for group in members] == list(range(len(members)))

@@ -25,7 +25,7 @@ def loss_of(net: nn.Module, group: int, inner: int) -> torch.Tensor:
 
 
 class Apart:
-    """One life of a group. Its initial weights depend on a seed of its own."""
+    """One attempt of a group. Its initial weights depend on a seed of its own."""
 
     def __init__(
         self, group: int, lighthouse: str, *, algorithm: str = "diloco", sync_every: int = 4, fragments: int = 1,
@@ -47,7 +47,7 @@ class Apart:
             some = [torch.optim.SGD(m.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True) for m in parts]
             one = torch.optim.SGD(self.net.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
             self.loop = DiLoCo(self.manager, parts, self.inner, some if outers > 1 else one, sync_every, **kwargs)
-        self.steps = 0  # number of inner steps of this life
+        self.steps = 0  # number of inner steps of this attempt
         self.history: dict[int, Weights] = {}  # exchange -> common state of the groups after it
 
     def save(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Apart:
         self.inner.load_state_dict(state["inner"])
 
     def loss(self) -> torch.Tensor:
-        """Return the loss of the n-th step of this life, on the group's n-th batch."""
+        """Return the loss of the n-th step of this attempt, on the group's n-th batch."""
         return loss_of(self.net, self.group, self.steps)
 
     def step(self, hook: Callable[[], None] | None = None) -> None:

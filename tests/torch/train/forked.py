@@ -1,6 +1,6 @@
 """Run a module as a program, as `python -m` does, in a process forked from one that has imported torch.
 
-A group's life thereby starts in some hundredths of a second instead of seconds.
+A group's attempt thereby starts in some hundredths of a second instead of seconds.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def manager_of(
 
 
 class Trainer:
-    """One life of a group: model, optimizer and Manager as a script would make them.
+    """One attempt of a group: model, optimizer and Manager as a script would make them.
 
     Its initial weights depend on a seed of its own, so that only the protocol can make weights equal.
     """
@@ -241,7 +241,7 @@ class Told:
 
 
 class Group:
-    """A group's processes over its lives, which all write to one file."""
+    """A group's processes over its attempts, which all write to one file."""
 
     def __init__(
         self, number: int, address: str, folder: Path, module: str = "tests.process.train.worker", *more: str
@@ -327,7 +327,7 @@ def check_equal(groups: Sequence[Group], last: int) -> None:
 def killed_and_back(
     groups: Sequence[Group], rng: random.Random, *, kills: int, together: int, within: float, more: int
 ) -> tuple[list[float], int]:
-    """Kill a random group with SIGKILL and start its next life, `kills` times; then let all groups finish.
+    """Kill a random group with SIGKILL and start its next attempt, `kills` times; then let all groups finish.
 
     Args:
         kills: number of kills; `together` steps of all groups come before each, and after the last of the last victim.

@@ -70,7 +70,7 @@ def _enter(pipe: Connection, body: Body, place: Place) -> None:
 
 
 class Group:
-    """One life of a group. Its `store` is closed with this object."""
+    """One attempt of a group. Its `store` is closed with this object."""
 
     def __init__(self, number: int, lighthouse: str, body: Body, ranks: int, kwargs: dict[str, Any]) -> None:
         self.store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=20), wait_for_workers=False)

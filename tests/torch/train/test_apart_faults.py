@@ -25,7 +25,7 @@ class Watched(Apart):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.local: dict[int, Weights] = {}  # by inner step of this life, from 0
+        self.local: dict[int, Weights] = {}  # by inner step of this attempt, from 0
         self.sent: dict[int, Weights] = {}  # by exchange
         self.inner.register_step_post_hook(lambda *_: self.local.__setitem__(self.steps, self.weights()))
 

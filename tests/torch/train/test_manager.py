@@ -356,7 +356,7 @@ def test_a_group_that_differs_is_refused_in_all_its_ranks_and_the_others_train_o
     assert sorted(a.history) == list(range(1, max(a.history) + 1))
 
 
-def test_a_newer_life_of_the_group_ends_the_older(address: str) -> None:
+def test_a_newer_attempt_of_the_group_ends_the_older(address: str) -> None:
     old = Trainer(0, address).run_to(1)
     Trainer(0, address)
     with pytest.raises(FencedError):

@@ -1,4 +1,4 @@
-"""Lives that begin with the copy that their supervisor holds: a real lighthouse, ranks as threads, the slots of this process."""
+"""Attempts that begin with their supervisor's copy: a real lighthouse, ranks as threads, slots of this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stop(*trainers: Trainer) -> None:
     run_threads(len(trainers), lambda rank: trainers[rank].manager.shutdown(wait=False, finished=False))
 
 
-def life(ranks: int, address: str, **kwargs: Any) -> contextlib.AbstractContextManager[list[Trainer]]:
+def attempt(ranks: int, address: str, **kwargs: Any) -> contextlib.AbstractContextManager[list[Trainer]]:
     return ranks_of_one(ranks, address, stop, **kwargs)
 
 
@@ -72,14 +72,14 @@ def train_until_held(trainers: list[Trainer], steps: int = 1) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_next_life_goes_on_from_the_copy(ranks: int, memory: CheckpointMemory, address: str) -> None:
-    with life(ranks, address, seed=1) as first:
+def test_the_next_attempt_goes_on_from_the_copy(ranks: int, memory: CheckpointMemory, address: str) -> None:
+    with attempt(ranks, address, seed=1) as first:
         train_until_held(first, 5)
         copy = common(first[0])
         assert copy is not None
         histories = [t.history for t in first]
         before = [t.optim.state_dict()["state"][0]["step"].item() for t in first]
-    with life(ranks, address, seed=2) as second:
+    with attempt(ranks, address, seed=2) as second:
         run_threads(ranks, lambda rank: second[rank].step())
         assert [t.manager.current_step() for t in second] == [second[0].manager.current_step()] * ranks
         began = second[0].manager.current_step() - 1
@@ -95,38 +95,38 @@ def test_the_next_life_goes_on_from_the_copy(ranks: int, memory: CheckpointMemor
 def test_who_leaves_before_the_end_goes_on_from_its_last_step(
     ranks: int, memory: CheckpointMemory, address: str
 ) -> None:
-    with life(ranks, address, seed=1) as first:
+    with attempt(ranks, address, seed=1) as first:
         run_threads(ranks, lambda rank: first[rank].run_to(7))  # no copy was due
         left = [t.history[7] for t in first]
-    with life(ranks, address, seed=2) as second:
+    with attempt(ranks, address, seed=2) as second:
         run_threads(ranks, lambda rank: second[rank].step())
         assert [t.manager.current_step() for t in second] == [8] * ranks
         run_threads(ranks, lambda rank: second[rank].optimizer.zero_grad())
-    with life(ranks, address, seed=3) as third:  # a step that was begun is given up
+    with attempt(ranks, address, seed=3) as third:  # a step that was begun is given up
         run_threads(ranks, lambda rank: third[rank].step())
         assert third[0].manager.current_step() in (8, 9)
     assert left
 
 
 def test_what_the_script_has_loaded_counts_if_it_is_newer(memory: CheckpointMemory, address: str) -> None:
-    with life(1, address) as (first,):
+    with attempt(1, address) as (first,):
         train_until_held([first])
         far = {"step": 5000, "batches_committed": 5000, "committed_in": first.manager.state_dict()["committed_in"]}
-    with life(1, address) as (second,):
+    with attempt(1, address) as (second,):
         second.manager.load_state_dict(far)
         second.step()
         assert second.manager.current_step() == 5001
 
 
-def test_another_model_s_copy_is_dropped_with_a_sentence_and_the_life_after_that_begins_anew(
+def test_another_model_s_copy_is_dropped_with_a_sentence_and_the_attempt_after_that_begins_anew(
     memory: CheckpointMemory, address: str
 ) -> None:
-    with life(1, address) as (first,):
+    with attempt(1, address) as (first,):
         train_until_held([first])
     sentence = r"can't be loaded \(.* next start goes on without it"
-    with life(1, address, net=torch.nn.Linear(6, 2)) as (second,), pytest.raises(TransferError, match=sentence):
+    with attempt(1, address, net=torch.nn.Linear(6, 2)) as (second,), pytest.raises(TransferError, match=sentence):
         second.step()
-    with life(1, address, net=torch.nn.Linear(6, 2)) as (third,):
+    with attempt(1, address, net=torch.nn.Linear(6, 2)) as (third,):
         third.step()
         assert third.manager.current_step() == 1
 
@@ -136,7 +136,7 @@ def test_a_state_without_room_is_not_copied_and_said_once(
 ) -> None:
     memory = CheckpointMemory(1)
     monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(8192))
-    with lighthouse() as address, life(1, address) as (trainer,):
+    with lighthouse() as address, attempt(1, address) as (trainer,):
         wait_for(lambda: trainer.step() and memory_of(trainer)._off, 20, "the end of copying")
         trainer.run_to(trainer.manager.current_step() + 5)
     said = [r.getMessage() for r in caplog.records if "no copy of the state" in r.getMessage()]
@@ -146,12 +146,12 @@ def test_a_state_without_room_is_not_copied_and_said_once(
 
 
 def test_ranks_that_hold_different_copies_go_on_from_one_that_both_hold(memory: CheckpointMemory, address: str) -> None:
-    with life(2, address) as first:
+    with attempt(2, address) as first:
         train_until_held(first, 3)
         newest = max(s for s in memory_of(first[1])._holds if s is not None)
         index = memory_of(first[1])._holds.index(newest)
         memory_of(first[1])._slots[index].erase()  # it died while it copied
-    with life(2, address) as second:
+    with attempt(2, address) as second:
         run_threads(2, lambda rank: second[rank].step())
         steps = [t.manager.current_step() for t in second]
         assert steps[0] == steps[1]
@@ -162,14 +162,14 @@ def test_a_heal_that_breaks_off_leaves_the_copy(
     memory: CheckpointMemory, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     """The source dies in the middle of it, and nobody else is there: the group goes on from where it began."""
-    with life(1, address) as (first,):
+    with attempt(1, address) as (first,):
         train_until_held([first], 3)
     far = first.manager.current_step() + 50  # where it stopped is the machine's affair
     monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
     other = Trainer(1, address)
     other.run_to(far)
     monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
-    with life(1, address) as (second,):
+    with attempt(1, address) as (second,):
 
         def breaks(*args: Any, **kwargs: Any) -> Any:
             for parameter in second.net.parameters():
@@ -222,7 +222,7 @@ def test_a_group_that_trains_apart_goes_on_from_its_last_exchange(
 
 @contextlib.contextmanager
 def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
-    """One life of a group that trains apart; the end comes in the middle of a period."""
+    """One attempt of a group that trains apart; the end comes in the middle of a period."""
     store, where = host_store(HOST, scaled(10))
     trainer = Apart(0, address, algorithm=algorithm, seed=seed, manager={"store_port": where.port})
     try:
@@ -255,7 +255,7 @@ def test_a_group_that_heals_takes_no_memory_of_the_source_s_own(
     """The state is offered in the slot that does not hold the group's copy, and copies go on when it is back."""
     monkeypatch.setattr("torchft_x.transfer.snapshot.CUT_GRACE", 0.0)
     monkeypatch.setattr(module, "_SEALED", scaled(10))
-    with lighthouse() as address, life(1, address) as (first,):
+    with lighthouse() as address, attempt(1, address) as (first,):
         train_until_held([first], 3)
         lent: list[tuple[State | None, list[State | None]]] = []
         own: list[int] = []

@@ -149,5 +149,5 @@ def test_a_late_group_that_offloads_copies_the_shards_on_the_host() -> None:
         first = groups.start(0, on_a_gpu)
         first.wait_step(2)
         late = groups.start(1, on_a_gpu)
-        lives = [first.results(), late.results()]
-        assert same_where_shared([life * 2 for life in lives]) >= 3  # as if each group had two ranks
+        results = [first.results(), late.results()]
+        assert same_where_shared([result * 2 for result in results]) >= 3  # as if each group had two ranks

@@ -63,7 +63,7 @@ def test_an_empty_slot_holds_nothing(fd: int) -> None:
         slot.read()
 
 
-def test_what_was_sealed_the_next_life_reads(fd: int) -> None:
+def test_what_was_sealed_the_next_attempt_reads(fd: int) -> None:
     first = slot_of(fd)
     fill(first, 3.0)
     first.close()

@@ -16,7 +16,7 @@ def dump(group: str, step: int, drawn: int, *, attempt: int = 0, healed: bool = 
     return check_params.Dump(group, 0, attempt, step, digest, digest, 1, 1, float(step), healed, drawn)
 
 
-def life(group: str, steps: range, *, attempt: int = 0, lost_after: tuple[int, ...] = ()) -> list[check_params.Dump]:
+def made(group: str, steps: range, *, attempt: int = 0, lost_after: tuple[int, ...] = ()) -> list[check_params.Dump]:
     """Every step, but where steps are missing its state was copied."""
     made, drawn = [], 0
     for step in steps:
@@ -30,29 +30,29 @@ def drop(group: str, t: float, reason: str, attempt: int = 0) -> dict[str, Any]:
 
 
 def test_what_nobody_lost_is_not_told() -> None:
-    """A killed life's last batch, which nobody knows of, and a new life that begins with another count, are no loss."""
-    dumps = [*life("0", range(1, 9)), *life("1", range(1, 4)), *life("1", range(6, 9), attempt=1)]
+    """A killed attempt's last batch, unknown to all, and a new one that begins with another count are no loss."""
+    dumps = [*made("0", range(1, 9)), *made("1", range(1, 4)), *made("1", range(6, 9), attempt=1)]
     assert check_params.lost(dumps) == []
 
 
 def test_the_batch_of_a_stopped_worker_is_its_own_and_that_of_a_survivor_is_named() -> None:
     # Group 1 stands still from 4.5 to 7.2: the others go on, and it copies their state for step 9.
-    stopped = [*life("1", range(1, 5)), dump("1", 9, 6, healed=True), dump("1", 10, 7)]
-    dumps = [*life("0", range(1, 11), lost_after=(2, 8)), *stopped]
+    stopped = [*made("1", range(1, 5)), dump("1", 9, 6, healed=True), dump("1", 10, 7)]
+    dumps = [*made("0", range(1, 11), lost_after=(2, 8)), *stopped]
     faults = [Fault(KILL, "0", 1.5, 1.5), Fault(HANG, "1", 4.5, 7.2)]
     events = [drop("1", 2.5, "of another group"), drop("0", 2.6, "the first error"), drop("1", 7.5, "peers are gone")]
-    events += [drop("0", 8.5, "of another life", attempt=1)]
+    events += [drop("0", 8.5, "of another attempt", attempt=1)]
     result = kill_report.report(events, dumps, faults)
     assert result["lost_batches"] == [
         {"group": "0", "rank": 0, "attempt": 0, "step": 2, "number": 1, "stopped": False, "reason": "the first error"},
         {"group": "1", "rank": 0, "attempt": 0, "step": 4, "number": 1, "stopped": True, "reason": "peers are gone"},
         {"group": "0", "rank": 0, "attempt": 0, "step": 8, "number": 1, "stopped": False,
-         "reason": "no event of this life says why"},
+         "reason": "no event of this attempt says why"},
     ]  # fmt: skip
 
 
 def test_it_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    dumps = [*life("0", range(1, 6), lost_after=(2,)), *life("1", range(1, 6), lost_after=(3,))]
+    dumps = [*made("0", range(1, 6), lost_after=(2,)), *made("1", range(1, 6), lost_after=(3,))]
     faults = [Fault(HANG, "1", 3.5, 4.5)]
     events = [drop("0", 2.6, "a reason")]
     kill_report.show({"groups": 2, "exit_code": 0, **kill_report.report(events, dumps, faults)})
@@ -64,7 +64,7 @@ def test_it_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_training_that_one_process_does_not_confirm_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    dumps = [*life("0", range(1, 6)), *life("1", range(1, 6))]
+    dumps = [*made("0", range(1, 6)), *made("1", range(1, 6))]
     assert kill_report.report([], dumps, [], reference={"error": "loss"})["findings"] == ["the reference: loss"]
     good = {"steps": 5, "losses": 10, "loss_error": 1e-6, "wholes": 10, "value_error": 2e-7}
     kill_report.show({"groups": 2, "exit_code": 0, **kill_report.report([], dumps, [], reference=good)})

@@ -11,6 +11,7 @@ from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
+    AttemptEnded,
     Closed,
     Fence,
     Heartbeat,
@@ -18,7 +19,6 @@ from torchft_x.core.messages.lighthouse import (
     Issue,
     Join,
     Leave,
-    LifeEnded,
     LighthouseEffect,
     LighthouseEvent,
     Probe,
@@ -29,7 +29,7 @@ from torchft_x.core.messages.lighthouse import (
     UnaryGone,
     UnaryJoin,
 )
-from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, Quorum, State
 
 T = TypeVar("T")
 OURS = "torchft_x/0.1"
@@ -92,7 +92,7 @@ class Scene:
         self._count += 1
         held = self.quorums.get(replica_id)
         values: dict[str, Any] = {
-            "life": Life(0, 0.0, f"token-{replica_id}"),
+            "attempt_id": AttemptId(0, 0.0, f"token-{replica_id}"),
             "address": member(replica_id).address,
             "boot_id": BOOT,
             "library": OURS,
@@ -166,7 +166,7 @@ class Scene:
 
     def exited(self, replica_id: str, code: int = -9) -> list[LighthouseEffect]:
         """Report the end of a member, as its supervisor does."""
-        return self.feed(LifeEnded(f"token-{replica_id}", code))
+        return self.feed(AttemptEnded(f"token-{replica_id}", code))
 
     # --- peer's clients, supervisors, time -----------------------------------------------------------------------
 

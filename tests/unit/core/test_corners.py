@@ -9,10 +9,10 @@ from tests.unit.core.scene import Scene, issued, member, notes, of, overs, quoru
 from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
+    AttemptHalted,
     Heartbeat,
     Hello,
     Keep,
-    LifeHalted,
     Probe,
     Progress,
     SendWaits,
@@ -121,21 +121,21 @@ class TestStopped:
         """1:a waits for 0:a, and a worker of it is stopped."""
         s = Watched()
         s.join("1:a", State(5, s.quorums["1:a"].id))
-        s.feed(LifeHalted(101, "t1", "worker 1"))
+        s.feed(AttemptHalted(101, "t1", "worker 1"))
         s.pass_time(2.0, "0:a", watched=(0, 1))
         assert s.record("1:a").lost
         return s
 
     def test_it_goes_on_inside_a_step_that_the_others_have_left(self) -> None:
         s = Watched()
-        s.feed(LifeHalted(101, "t1", "worker 1"))
+        s.feed(AttemptHalted(101, "t1", "worker 1"))
         assert s.lost(s.pass_time(2.0, "0:a", watched=(0, 1)))
-        s.feed(LifeHalted(101, "t1", ""))
+        s.feed(AttemptHalted(101, "t1", ""))
         assert s.record("1:a").lost
 
     def test_its_silence_counts_on_from_before(self) -> None:
         s = self.lost_in_its_boundary()
-        s.feed(LifeHalted(101, "t1", ""))
+        s.feed(AttemptHalted(101, "t1", ""))
         s.pass_time(7.9, "0:a", watched=(0, 1))
         assert not s.record("1:a").lost
         s.pass_time(0.3, "0:a", watched=(0, 1))
@@ -146,7 +146,7 @@ class TestStopped:
         s.heard("1:a")
         assert s.record("1:a").lost
         s.record("1:a").proof = "its address refuses connections"
-        s.feed(LifeHalted(101, "t1", ""))
+        s.feed(AttemptHalted(101, "t1", ""))
         assert s.record("1:a").lost
 
 

@@ -31,7 +31,7 @@ from torchft_x.core.messages.lighthouse import (
     RevokeQuorum,
     SendWaits,
 )
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 
 STORIES = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 
@@ -92,7 +92,7 @@ class Player:
         return []
 
     def hello(self, name: str, options: dict[str, str]) -> list[LighthouseEffect]:
-        fields: dict[str, object] = {"life": Life(int(options.get("attempt", "0")), 0.0, f"token-{name}")}
+        fields: dict[str, object] = {"attempt_id": AttemptId(int(options.get("attempt", "0")), 0.0, f"token-{name}")}
         if "boot" in options:
             fields["boot_id"] = options["boot"]
         if options.get("quorum") == "none":

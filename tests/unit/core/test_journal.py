@@ -11,11 +11,11 @@ from tests.unit.core.scene import BOOT, UNIX, Scene, issued, member, of, quorum
 from torchft_x.core.journal import Absent, JournalEntry
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
+    AttemptEnded,
     Fence,
     Hello,
     Issue,
     Keep,
-    LifeEnded,
     LighthouseEffect,
     LighthouseEvent,
     Probe,
@@ -23,7 +23,7 @@ from torchft_x.core.messages.lighthouse import (
     Refuse,
     RevokeQuorum,
 )
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.timing import TIMING
 
 
@@ -66,8 +66,8 @@ def test_a_quorum_is_kept_before_it_is_sent() -> None:
     assert kinds.index(Keep) < kinds.index(Issue)
     (keep,) = of(Keep, effects)
     assert keep.entry.quorum == of(Issue, effects)[0].quorum
-    lives = {k.replica_id: (k.life.token, k.boot_id) for k in keep.entry.members}
-    assert lives == {name: (f"token-{name}", BOOT) for name in ("a:1", "b:1")}
+    attempts = {k.replica_id: (k.attempt_id.token, k.boot_id) for k in keep.entry.members}
+    assert attempts == {name: (f"token-{name}", BOOT) for name in ("a:1", "b:1")}
     assert not of(Keep, scene.lighthouse.handle(Tick(), 1.0))  # once
     cannot = Scene.started("a:1")  # its shell can keep nothing
     assert not of(Keep, cannot.lighthouse.handle(Tick(), 1.0))
@@ -97,7 +97,7 @@ def test_R8c_who_died_in_the_same_moment_is_known_by_its_supervisors_word() -> N
     for name in ("a:1", "b:1"):
         scene.hello(name)
         scene.join(name, scene.quorums[name].top, JoinReason.FAILED)
-    assert issued(scene.feed(LifeEnded("token-c:1", -9))) == [["a:1", "b:1"]]
+    assert issued(scene.feed(AttemptEnded("token-c:1", -9))) == [["a:1", "b:1"]]
 
 
 def test_R8c_a_lease_is_not_counted_anew_by_each_lighthouse() -> None:
@@ -146,8 +146,8 @@ def dead_before_the_lighthouse() -> Scene:
 @pytest.mark.parametrize("told_again", [False, True])
 @pytest.mark.parametrize("lighthouses", [1, 2, 3])
 def test_R8c_two_deaths_around_a_restart_cost_no_lease(told_again: bool, lighthouses: int) -> None:
-    """F3, R9 (b). b's end is written down, or b is known by its life's token when its supervisor tells it again; of a, the
-    only carrier, which dies with the lighthouse, its supervisor tells. A new lineage begins at once."""
+    """F3, R9 (b). b's end is written down, or b is known by its attempt's token when its supervisor tells it again; of
+    a, the only carrier, which dies with the lighthouse, its supervisor tells. A new lineage begins at once."""
     before = dead_before_the_lighthouse()
     if not told_again:
         before.wait(0.2)
@@ -155,8 +155,8 @@ def test_R8c_two_deaths_around_a_restart_cost_no_lease(told_again: bool, lightho
         before = scene = follow(before, kept(before))
         if told_again:
             scene.exited("b:1")
-    scene.feed(LifeEnded("token-a:1", -9))
-    scene.hello("b:2", life=Life(1, 0.0, "token-b:2"))
+    scene.feed(AttemptEnded("token-a:1", -9))
+    scene.hello("b:2", attempt_id=AttemptId(1, 0.0, "token-b:2"))
     assert issued(scene.join("b:2", reason=JoinReason.NEW)) == [["b:2"]]
 
 
@@ -197,7 +197,7 @@ def test_how_far_it_had_come_is_known_to_the_next_one() -> None:
     before.feed(Progress(session, held.id, 40, 1, 0.1))
     scene = follow(before, kept(before))
     scene.exited("a:1")
-    scene.hello("a:2", life=Life(1))
+    scene.hello("a:2", attempt_id=AttemptId(1))
     effects = scene.join("a:2", reason=JoinReason.NEW)
     assert [n.steps for n in of(Note, effects) if n.event == "new_lineage"] == [40]
 
@@ -217,13 +217,13 @@ def test_R8c_a_refused_connect_is_not_written_down_as_proof() -> None:
     assert scene.record("b:1").proof  # the boot id was written down, too
 
 
-def test_R2_R7_an_older_life_is_fenced_and_the_highest_grant_remembered_by_what_is_written_down() -> None:
+def test_R2_R7_an_older_attempt_is_fenced_and_the_highest_grant_remembered_by_what_is_written_down() -> None:
     before = trained("a:2")
     previous = kept(before)
-    members = tuple(replace(k, life=Life(3, 0.0, "token-a:2")) for k in previous.members)
+    members = tuple(replace(k, attempt_id=AttemptId(3, 0.0, "token-a:2")) for k in previous.members)
     scene = follow(before, replace(previous, members=members, granted_through=40))
     assert scene.lighthouse._quorum_state.granted_through == 40
-    (fence,) = of(Fence, scene.hello("a:1", life=Life(2, 0.0, "old"), quorum=None))
+    (fence,) = of(Fence, scene.hello("a:1", attempt_id=AttemptId(2, 0.0, "old"), quorum=None))
     assert fence.by == "a:2"
 
 
@@ -259,7 +259,7 @@ def test_a_peers_client_that_does_not_come_back_is_missed_for_its_heartbeats_onl
     previous = JournalEntry(quorum(member("a:1"), member("theirs:1", library=""), id=9 << 40), 0, ())
     scene = follow(before, previous)
     scene.quorums = {}
-    scene.feed(Hello(900, "a:1", Life(0, 0.0, "token-a:1"), boot_id=BOOT, quorum=previous.quorum, lease_left=9.0))
+    scene.feed(Hello(900, "a:1", AttemptId(0, 0.0, "token-a:1"), boot_id=BOOT, quorum=previous.quorum, lease_left=9.0))
     scene.sessions["a:1"] = 900
     scene.join("a:1", previous.quorum.top, JoinReason.FAILED)
     assert of(Issue, scene.wait(6.0, alive=("a:1",)))
@@ -317,25 +317,25 @@ def test_when_leases_were_sent_is_written_once_a_second_and_ahead() -> None:
     assert 3 <= len(told) <= 5
 
 
-def test_the_lives_of_those_in_open_quorums_only_are_written_with_each_quorum_that_leaves_one() -> None:
+def test_the_attempts_of_those_in_open_quorums_only_are_written_with_each_quorum_that_leaves_one() -> None:
     s = Written.started("a:1", "b:1")
     s.exited("b:1")
     s.join("a:1", s.quorums["a:1"].top, JoinReason.FAILED)
-    assert [k.life.token for k in s.written.members] == ["token-a:1", "token-b:1"]
+    assert [k.attempt_id.token for k in s.written.members] == ["token-a:1", "token-b:1"]
     s.join("a:1", at(s, "a:1"))
     assert len(s.written.open) == 1
     s.hello("a:1")
     assert s.written.open == ()
-    assert [k.life.token for k in s.written.members] == ["token-a:1"]
+    assert [k.attempt_id.token for k in s.written.members] == ["token-a:1"]
 
 
-def test_a_life_that_is_heard_of_later_is_written_with_the_next_quorum() -> None:
+def test_an_attempt_that_is_heard_of_later_is_written_with_the_next_quorum() -> None:
     before = trained("a:1")
     scene = follow(before, replace(kept(before), members=()))
-    assert [k.life.token for k in kept(scene).members] == [""]
+    assert [k.attempt_id.token for k in kept(scene).members] == [""]
     (keep,) = of(Keep, scene.arrive("a:1", at(scene, "a:1")))
     assert keep.entry.quorum.config_id == before.lighthouse.current.config_id
-    assert [k.life.token for k in keep.entry.members] == ["token-a:1"]
+    assert [k.attempt_id.token for k in keep.entry.members] == ["token-a:1"]
 
 
 def test_M3_a_new_lineage_waits_for_the_supervisors_that_come_back_to_a_new_lighthouse() -> None:
@@ -343,8 +343,8 @@ def test_M3_a_new_lineage_waits_for_the_supervisors_that_come_back_to_a_new_ligh
     before = trained("0:1", "1:1", steps=3)
     before.exited("1:1")
     scene = follow(before, kept(before), join_timeout=60.0)
-    scene.feed(LifeEnded("token-0:1", -9))
-    scene.hello("0:2", life=Life(1, 0.0, "token-0:2"))
+    scene.feed(AttemptEnded("token-0:1", -9))
+    scene.hello("0:2", attempt_id=AttemptId(1, 0.0, "token-0:2"))
     assert not of(Issue, scene.join("0:2", reason=JoinReason.NEW))
     assert "nothing was heard yet of the supervisors of 1:1" in scene.lighthouse.undecided
     assert not of(Issue, scene.wait(TIMING.takeover - 0.2, alive=("0:2",)))

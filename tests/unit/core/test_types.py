@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import member, quorum
-from torchft_x.core.types import Life, Member, State, group_number, group_of
+from torchft_x.core.types import AttemptId, Member, State, group_number, group_of
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ def test_the_top_is_the_newest_complete_state_and_carriers_hold_it() -> None:
     assert (quorum(torn).top, quorum(torn).carriers) == (State(), ())
 
 
-def test_states_are_compared_step_first_and_lives_attempt_first() -> None:
+def test_states_are_compared_step_first_and_attempts_number_first() -> None:
     assert sorted([State(3, 9), State(4, 1), State(4, 2), State()]) == [State(), State(3, 9), State(4, 1), State(4, 2)]
-    assert sorted([Life(1, 5.0), Life(0, 9.0), Life(1, 6.0)]) == [Life(0, 9.0), Life(1, 5.0), Life(1, 6.0)]
+    first, second, third = AttemptId(0, 9.0), AttemptId(1, 5.0), AttemptId(1, 6.0)
+    assert sorted([second, first, third]) == [first, second, third]

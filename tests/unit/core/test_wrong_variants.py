@@ -7,7 +7,7 @@ from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
 from torchft_x.core.messages.group import AnswerVote, Ask, QuorumArrived, SendJoin, SessionDown, SessionUp, Vote
 from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 
 
 def asking() -> Group:
@@ -39,7 +39,7 @@ def test_the_step_alone_does_not_name_a_state() -> None:
     s.exited("a:1")
     s.join("b:1", State(), JoinReason.FAILED)  # b redoes step 1 alone
     at_b = s.committed()
-    s.hello("a:2", life=Life(1))
+    s.hello("a:2", attempt_id=AttemptId(1))
     s.join("a:2", at_a)
     (issue,) = of(Issue, s.join("b:1", at_b))
     assert issue.quorum.top == at_b

@@ -55,7 +55,7 @@ def test_who_stood_at_a_boundary_learns_it_from_the_next_quorum() -> None:
     assert death([*events[:8], *quorums, *events[8:]], "1", 10.0).detected == pytest.approx(0.1)
 
 
-def test_workers_are_the_newest_lives() -> None:
+def test_workers_are_the_newest_attempts() -> None:
     assert [(w.group, w.attempt, w.pid) for w in workers(a_kill())] == [("0", 0, 1000), ("1", 1, 1011)]
 
 
@@ -73,7 +73,7 @@ def test_the_summary_of_a_run() -> None:
     assert str(found).startswith("done: 7 steps committed, 1 restart, 1 step dropped, 0.")
 
 
-def test_restarts_are_counted_from_the_runs_first_life_of_a_group() -> None:
+def test_restarts_are_counted_from_the_runs_first_attempt_of_a_group() -> None:
     """The lighthouse knows the groups from a job before."""
     renumbered = [{**e, "attempt": e["attempt"] + 4} for e in a_kill()]
     assert summarize(renumbered).restarts == 1

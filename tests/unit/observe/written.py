@@ -49,7 +49,7 @@ class Job:
         self.lighthouse.tell(0.0, "start", address="http://here:1")
         self.lighthouse.tell(2.0, "quorum", quorum=100, number=1, step=0, members=members)
         for g in self.names:
-            self.supervisors[g].tell(0.5, "start", attempt=0, life="x")
+            self.supervisors[g].tell(0.5, "start", attempt=0, attempt_token="x")
             self.trainers[g].tell(1.5, "joined", step=0)
             self.trainers[g].tell(2.001, "quorum", quorum=100, number=1, step=0, members=members, healing=[])
 
@@ -82,7 +82,7 @@ class Job:
             log.tell(10.06, "quorum", quorum=101, number=2, step=79, members=rest, healing=[])
             log.tell(10.061, "redo", step=79, quorum=101)
         self.steps(79, 98, 10.1, 101, others)  # the last commit is at 12.0 s
-        self.supervisors[victim].tell(10.01, "start", attempt=1, life="y")
+        self.supervisors[victim].tell(10.01, "start", attempt=1, attempt_token="y")
         self.trainers[victim] = Log(
             self.run_dir, "trainer", 30, group=victim, rank=0, attempt=1, replica_id=f"{victim}:b"
         )

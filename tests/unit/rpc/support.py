@@ -13,7 +13,7 @@ import grpc
 from tests.util import clock, scaled, wait_for
 from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.coordination import LighthouseServer
@@ -71,8 +71,8 @@ def is_marked(server: LighthouseServer, replica_id: str, mark: str) -> bool:
     return any(x["replica_id"] == replica_id and x[mark] for x in server.status()["members"])
 
 
-def life(attempt: int = 0, token: str = "") -> Life:
-    return Life(attempt, 1.0 + attempt, token)
+def attempt_id(number: int = 0, token: str = "") -> AttemptId:
+    return AttemptId(number, 1.0 + number, token)
 
 
 class Asking(threading.Thread):
@@ -183,7 +183,7 @@ class Supervisor:
         self.overs: list[tuple[str, int, str]] = []
         self.stops: list[tuple[int, str]] = []
         self.node = node
-        self.client.on_life(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
+        self.client.on_attempt(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
         self.client.on_stop(lambda *order: self.stops.append(order))
 
     def ready(self, attempt: int = 0) -> None:
@@ -195,8 +195,8 @@ class Supervisor:
         return getattr(self, kind)[-1]
 
     def ended(self, code: int, reason: str = "killed") -> None:
-        attempt, life, _ = self.begun[-1]
-        self.client.ended(attempt, life, code, reason)
+        attempt, token, _ = self.begun[-1]
+        self.client.ended(attempt, token, code, reason)
 
 
 def close(*supervisors: Supervisor) -> None:

@@ -6,9 +6,8 @@ import concurrent.futures
 
 import grpc
 
-from tests.unit.rpc.support import MEETING, Supervisor, close, is_marked, lighthouse
+from tests.unit.rpc.support import MEETING, Supervisor, attempt_id, close, is_marked, lighthouse
 from tests.unit.rpc.support import group as group_server
-from tests.unit.rpc.support import life as a_life
 from tests.util import wait_for
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.supervisor.client import REFUSED_CODE
@@ -18,18 +17,18 @@ def both(server: LighthouseServer) -> tuple[Supervisor, Supervisor]:
     return Supervisor(server.address(), 0), Supervisor(server.address(), 1)
 
 
-def test_a_life_begins_and_ends_together_and_its_end_is_proof_when_all_have_confirmed() -> None:
+def test_an_attempt_begins_and_ends_together_and_its_end_is_proof_when_all_have_confirmed() -> None:
     with lighthouse() as server:
         zero, one = both(server)
         zero.ready()
         one.ready(3)
-        attempt, life, meeting = zero.next("begun")
+        attempt, token, meeting = zero.next("begun")
         assert (attempt, meeting) == (3, MEETING)
-        assert one.next("begun") == (attempt, life, meeting)
-        with group_server("a:1", server.address(), life=a_life(3, life)):
+        assert one.next("begun") == (attempt, token, meeting)
+        with group_server("a:1", server.address(), attempt_id=attempt_id(3, token)):
             wait_for(lambda: server.status()["members"], what="the member")
             one.ended(-9)
-            assert zero.next("overs") == one.next("overs") == (life, -9, "killed")
+            assert zero.next("overs") == one.next("overs") == (token, -9, "killed")
             assert not is_marked(server, "a:1", "over")
             zero.ended(-9, "told")
             wait_for(lambda: is_marked(server, "a:1", "over"), what="the proof")
@@ -45,11 +44,11 @@ def test_reports_made_while_the_lighthouse_was_away_are_said_again() -> None:
         zero, one = both(first)
         zero.ready()
         one.ready()
-        _, life, _ = zero.next("begun")
+        _, token, _ = zero.next("begun")
         one.next("begun")
     one.ended(7, "failed meanwhile")
     with lighthouse(bind=bind) as second:
-        assert zero.next("overs") == (life, 7, "failed meanwhile")
+        assert zero.next("overs") == (token, 7, "failed meanwhile")
         zero.ended(-9)
         zero.ready(1)
         one.next("overs")
@@ -83,7 +82,7 @@ def test_a_node_with_a_wrong_place_is_refused() -> None:
 def test_a_report_of_the_other_kind_of_group_is_refused() -> None:
     with lighthouse() as server:
         zero = Supervisor(server.address(), 0)
-        zero.client.exited(0, "life", 1, "x")
+        zero.client.exited(0, "attempt", 1, "x")
         assert "ready, started, ended" in zero.next("stops")[1]
         close(zero)
 

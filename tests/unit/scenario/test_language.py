@@ -19,8 +19,8 @@ from tests.scenario.values import (
     Leave,
     LongestStall,
     Lose,
+    MostAttempts,
     MostDropped,
-    MostLives,
     Pause,
     Start,
     Target,
@@ -39,7 +39,7 @@ def test_every_sentence() -> None:
         when g1 heals, cut g0 from lighthouse for 1 s; cut g0 from g1 for 1 s; cut g0 from everybody for 1 s
         when all are together lose g2 for 3 s; join g4; leave g1; kill g0
         at step 4 kill supervisor of g0; kill lighthouse; start lighthouse; start supervisor of g0
-        expect all groups at step 20; expect gapless g0; expect no restart of g1; expect at most 3 lives of g0
+        expect all groups at step 20; expect gapless g0; expect no restart of g1; expect at most 3 attempts of g0
         expect no step dropped; expect at most 1 step dropped; expect longest stall under 700 ms""",
         "s",
     )
@@ -55,7 +55,8 @@ def test_every_sentence() -> None:
     ]  # fmt: skip
     assert scenario.story[0] == Deed(3, "at step 1 pause g1 for 2 s", AtStep(1), Pause(Target("trainer", "g1"), 2.0))
     assert [e.wish for e in scenario.expectations] == [
-        AllAt(20), Gapless("g0"), MostLives("g1", 1), MostLives("g0", 3), MostDropped(0), MostDropped(1), LongestStall(0.7),
+        AllAt(20), Gapless("g0"), MostAttempts("g1", 1), MostAttempts("g0", 3), MostDropped(0), MostDropped(1),
+        LongestStall(0.7),
     ]  # fmt: skip
     assert [set(scenario.wanted(n)) for n in (0, 7, 8, 10, 13)] == [
         {"g0", "g1", "g2", "g3"}, {"g0", "g1", "g2", "g3", "g4"}, {"g0", "g2", "g3", "g4"}, {"g2", "g3", "g4"},

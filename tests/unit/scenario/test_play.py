@@ -33,7 +33,7 @@ def test_together_are_all_and_nobody_else_after_that_moment() -> None:
         ("gapless g1", ""),
         ("gapless g0", "g0 went from step 2 to 4"),
         ("no restart of g1", ""),
-        ("at most 2 lives of g0", ""),
+        ("at most 2 attempts of g0", ""),
         ("no restart of g0", "it was started 2 times"),
         ("at most 2 steps dropped", ""),
         ("no step dropped", "2 were: 3, 3"),
@@ -48,7 +48,7 @@ def test_expectations(expected: str, verdict: str) -> None:
     seen = record(
         (1.0, "g0", 1, 1), (1.2, "g0", 2, 1), (1.4, "g0", 4, 1), (1.9, "g1", 4, 2), (4.0, "g1", 5, 1)
     )  # fmt: skip
-    seen.lives.update(g0=2, g1=1)
+    seen.attempts.update(g0=2, g1=1)
     seen.dropped |= {(3, 7), (3, 8)}
     said = [f"s, line 2: expected {expected}, but {verdict}."] if verdict else []
     scenario = parse(f"groups 2\nexpect {expected}", "s")

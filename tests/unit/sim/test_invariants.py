@@ -328,7 +328,7 @@ def test_who_finishes_a_job_before_the_present_one_has_not_finished_that(monkeyp
     departures = Departures(world)
     monkeypatch.setattr(departures, "_knowable", lambda node: True)
 
-    def life(name: str) -> GroupNode:
+    def group_node(name: str) -> GroupNode:
         node = object.__new__(GroupNode)
         node.group, node.replica_id, node.ended = name.split(":")[0], name, True
         return node
@@ -337,11 +337,11 @@ def test_who_finishes_a_job_before_the_present_one_has_not_finished_that(monkeyp
         return SimpleNamespace(members=[SimpleNamespace(replica_id=name) for name in names])
 
     departures.issued(quorum("g0:1", "g1:1", "g2:1"), new_lineage=False)
-    departures.leaves(life("g1:1"))
+    departures.leaves(group_node("g1:1"))
     assert departures.issued(quorum("g0:1", "g1:2"), new_lineage=True) == ""
-    departures.leaves(life("g2:1"))
+    departures.leaves(group_node("g2:1"))
     assert departures.issued(quorum("g0:2"), new_lineage=True) == ""
-    departures.leaves(life("g0:2"))
+    departures.leaves(group_node("g0:2"))
     departures.issued(quorum("g2:2", "g1:3"), new_lineage=False)
-    departures.leaves(life("g2:2"))
+    departures.leaves(group_node("g2:2"))
     assert "has finished" in departures.issued(quorum("g1:4"), new_lineage=True)

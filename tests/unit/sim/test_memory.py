@@ -99,9 +99,9 @@ def test_without_the_rule_that_waits_for_them_it_is_found(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("seed", [900038, 5100243, 5100909, 5100256, 7354341257227, 7354401177857, 9101296])
 def test_what_was_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heal broke off, and the life joined at step 0 while its slot held step 16. One rank went back to the copy, another stayed
-    where its heal had brought it; the same where the heal of one had failed before it began. The next two: a life that had
-    healed to an older state than its copy's was taken for one that forgets it. The last
+    """A heal broke off, and the attempt joined at step 0 while its slot held step 16. One rank went back to the copy,
+    another stayed where its heal had brought it; the same where the heal of one had failed before it began. The next
+    two: an attempt that had healed to an older state than its copy's was taken for one that forgets it. The last
     but one: each new ask began the wait anew. The last: a copy did not count in the vote that told of it."""
     monkeypatch.setattr(swarm, "MEMORY", 0.3 if seed > 10**9 else 1.0)
     swarm.run(seed)

@@ -22,7 +22,7 @@ from tests.sim.world import World
         (7353563700708, 0.0),
         # L2: one short step was taken for the speed of all, so a hundred steps were granted, and a newcomer waited.
         (7353569982592, 0.0),
-        # L2, the checker: the refused call of a dead life of a torchft client counted as one of its present life.
+        # L2, the checker: the refused call of a dead attempt of a torchft client counted as one of its present attempt.
         (100003, 0.0),
         # L1: an end that no supervisor reported any more was waited for without end.
         (7353582223626, 1.0),

@@ -118,7 +118,7 @@ THREE = {"groups": 3}
 RESTARTED = "g0:1 g1:2 g2:1"
 STORIES = {
     "a crash is noticed at once": Story("crash", "g1", run=0.3, said="g1:1 is lost", there="g0:1 g1:2"),
-    "who crashed heals in its next life": Story(
+    "who crashed heals in its next attempt": Story(
         "crash", "g1", run=2.0, said="g1:2/0       healed", there="g0:1 g1:2"
     ),
     "a loss of power is told by nobody, no exit report and no refused connect": Story(
@@ -129,7 +129,7 @@ STORIES = {
         config=THREE,
     ),
     "and the power is back": Story("power", "g1", 6.0, run=5.5, amid="g0:1 g2:1", there=RESTARTED, config=THREE),
-    "the next supervisor reports how a life ended that died with the one before": Story(
+    "the next supervisor reports how an attempt ended that died with the one before": Story(
         "supervisor_dies", "g1", 0.3, run=0.3, said="g1:1 is lost", there=RESTARTED, config=THREE
     ),
     "who is cut off where it reduces is not lost yet": Story(
@@ -148,7 +148,7 @@ STORIES = {
     "crash of a peer": Story(
         "crash", "u1", there="g0:1 u0:1 u1:2", config={**ONE, "peers": 2, "init_sync": False, "startup": (0.1, 0.1)}
     ),
-    "a pause longer than the heartbeat timeout costs membership, and not the life": Story(
+    "a pause longer than the heartbeat timeout costs membership, and not the attempt": Story(
         "pause", "g1", 2.0, run=1.9, amid="g0:1",
         said="g1:1/0 is stopped (SIGSTOP or a debugger), for 0.4 s, says its supervisor",
     ),
@@ -200,14 +200,15 @@ STORIES = {
         there="g0:1 g1:1 g2:1 g3:1 g4:1",
     ),
     "lighthouse and group that die together cost no lease, which is 8 s": Story(
-        "lighthouse_and_group", "g2", 0.5, run=2.5, said="starts, life 2", amid="g0:1 g1:1 g2:2",
+        "lighthouse_and_group", "g2", 0.5, run=2.5, said="starts, attempt 2", amid="g0:1 g1:1 g2:2",
         there="g0:1 g1:1 g2:2", config=THREE,
     ),
     "R9b: with the only group that has the state a new lineage begins at once, by its supervisor's word": Story(
         "lighthouse_and_group", "g0", 0.3, run=2.5, amid="g0:2", there="g0:2", lineage=1, config=ONE
     ),
     "three die around a restart": Story(
-        "deaths_around_restart", "g1", 2.3, "g2", run=3.0, said="starts, life 2", there="g0:1 g1:2 g2:2", config=THREE
+        "deaths_around_restart", "g1", 2.3, "g2", run=3.0, said="starts, attempt 2", there="g0:1 g1:2 g2:2",
+        config=THREE
     ),
     "all workers die, and no supervisor": Story(
         "crash_all", "", run=2.0, there="g0:2 g1:2 g2:2", lineage=1, config={**THREE, "ranks": 2}
@@ -217,7 +218,7 @@ STORIES = {
         config={**THREE, "commit_vote": True},
     ),
     "the lighthouse dies while a quorum is on its way": Story(
-        "trap_lighthouse", "g1", 0.1, "ask", said="starts, life 2"
+        "trap_lighthouse", "g1", 0.1, "ask", said="starts, attempt 2"
     ),
     "flapping sessions": Story(
         "flap", "g1", 3.0, run=3.0, said="g1:1         has no session: the connection broke", there="g0:1 g1:1 g2:1",
@@ -495,14 +496,14 @@ def test_the_next_lighthouse_knows_that_the_job_is_finished() -> None:
     world.run_for(1.0)
     hit(world, "lighthouse", "", 0.3)
     ends(world)
-    assert world.lighthouse.lives == 2
+    assert world.lighthouse.attempts == 2
     assert world.checker.lineage == 0
 
 
 def test_who_fails_in_its_evaluation_keeps_nobody() -> None:
     world = cluster()
     hit(world, "training_ends", "g0", 1.0, "5 1.0")
-    world.run_while(lambda: any(s.lives < 2 for s in world.supervisors.values()), 10.0)
+    world.run_while(lambda: any(s.attempts < 2 for s in world.supervisors.values()), 10.0)
     ends(world)
     assert world.checker.lineage == 1  # nobody had finished it, so it was trained again
 
@@ -518,7 +519,7 @@ def test_a_decided_step_is_thrown_away_by_all() -> None:
     assert all_is_well(world)
 
 
-def test_replaced_on_another_host_while_the_old_life_goes_on() -> None:
+def test_replaced_on_another_host_while_the_old_attempt_goes_on() -> None:
     world = cluster()
     old = node(world, "g1")
     hit(world, "replace", "g1", 2.0)

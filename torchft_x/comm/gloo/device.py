@@ -1,4 +1,4 @@
-"""gloo devices: a listening socket, an event loop and its thread, created once and kept for the life of the process.
+"""gloo devices: a listening socket, an event loop and its thread, created once and kept until the process ends.
 
 Destroying a device takes 10 ms *with* the interpreter lock held, so devices are never destroyed. A device is leased
 to a process group object, goes back to the pool when that object is shut down, and serves the next one on the same

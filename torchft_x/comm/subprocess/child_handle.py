@@ -112,7 +112,7 @@ class ChildHandle:
         self._issuing = threading.Lock()  # collectives reach the child in the order of their numbers
         self._numbers = itertools.count()
         self._known: dict[int, int] = {}  # sizes of the segments that the child has mapped, by number; under `_issuing`
-        self._commands, self._life = NURSERY.child()
+        self._commands, self._lifeline = NURSERY.child()
         threading.Thread(target=self._listen, name="torchft_x child", daemon=True).start()
 
     @property
@@ -211,7 +211,7 @@ class ChildHandle:
             self._commands.send(message, fds)
         except OSError:
             if self.error is None:  # it ended (then `_listen` reports how), or did not read for the timeout
-                self._life.half_close()
+                self._lifeline.half_close()
 
     def _late_for(self, op: str) -> Callable[[float | None], None]:
         def late(given: float | None) -> None:
@@ -232,7 +232,7 @@ class ChildHandle:
             self._orphans += [p.load.segment for p in given_up.values() if p.load.segment is not None]
         self.started.set()
         self.configured.set()
-        self._life.half_close()
+        self._lifeline.half_close()
         self._commands.shut()  # also ends a send in progress
         for pending in given_up.values():
             sentence = str(error) if pending.op in str(error) else f"{pending.op} was released: {first}"
@@ -257,7 +257,7 @@ class ChildHandle:
             pass
         how = self._how_it_ended()
         self.end(CollectiveError(f"the group ({self.place}) failed: {how or 'its child process is out of reach'}"))
-        self._life.close()
+        self._lifeline.close()
         self._commands.close()
         with self._lock:
             orphans, self._orphans = self._orphans, []
@@ -291,8 +291,8 @@ class ChildHandle:
         deadline = time.monotonic() + _END_LIMIT
         try:
             while True:
-                self._life.wait_readable(max(deadline - time.monotonic(), 0.001))
-                message, _ = self._life.recv()
+                self._lifeline.wait_readable(max(deadline - time.monotonic(), 0.001))
+                message, _ = self._lifeline.recv()
                 if "status" in message:
                     return _told_status(message["status"])
         except EOFError:

@@ -38,19 +38,19 @@ class ForkServer:
             self._ready()
 
     def child(self) -> tuple[Pipe, Pipe]:
-        """Start a child, and return its pipes (commands, life) at once. Both work as soon as the child runs.
+        """Start a child, and return its pipes (commands, lifeline) at once. Both work as soon as the child runs.
 
-        `life` receives ``{"pid": n}`` when the child runs and ``{"status": wait status}`` when it has ended. Closing
-        our end of `life` kills the child. Raises `ConfigError` if the system can't have such children.
+        `lifeline` receives ``{"pid": n}`` when the child runs and ``{"status": wait status}`` when it has ended.
+        Closing our end of `lifeline` kills the child. Raises `ConfigError` if the system can't have such children.
         """
         commands, far_commands = Pipe.pair()
-        life, far_life = Pipe.pair()
+        lifeline, far_lifeline = Pipe.pair()
         try:
             with self._lock:
                 for attempt in range(2):
                     control = self._ready()
                     try:
-                        control.send({}, [far_commands.fileno(), far_life.fileno()])
+                        control.send({}, [far_commands.fileno(), far_lifeline.fileno()])
                         break
                     except OSError:  # the helper was killed
                         self._forget()
@@ -58,8 +58,8 @@ class ForkServer:
                             raise
         finally:
             far_commands.close()
-            far_life.close()
-        return commands, life
+            far_lifeline.close()
+        return commands, lifeline
 
     def _ready(self) -> Pipe:
         if self._pid != os.getpid():  # the helper is our parent's

@@ -31,9 +31,9 @@ _LOOK = 1.0  # seconds between two checks whether the parent is alive
 class _Ward:
     """A child of this helper."""
 
-    def __init__(self, pid: int, life: Pipe) -> None:
+    def __init__(self, pid: int, lifeline: Pipe) -> None:
         self.pid = pid
-        self.life = life
+        self.lifeline = lifeline
         self.ended = False  # whether its end has been reported
         self.dropped = False  # whether the parent has closed its pipe to the child
 
@@ -59,7 +59,7 @@ def main() -> None:
                     return
                 ward = _fork(*fds)
                 wards[ward.pid] = ward
-                loop.register(ward.life, selectors.EVENT_READ, ward)
+                loop.register(ward.lifeline, selectors.EVENT_READ, ward)
             elif key.fileobj == wake:
                 try:
                     os.read(wake, 4096)
@@ -67,7 +67,7 @@ def main() -> None:
                     pass
             else:
                 ward = key.data
-                loop.unregister(ward.life)
+                loop.unregister(ward.lifeline)
                 ward.dropped = True
                 if not ward.ended:
                     os.kill(ward.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
@@ -75,7 +75,7 @@ def main() -> None:
             ward.ended = _tell_end(ward)
         for ward in [w for w in wards.values() if w.ended and w.dropped]:
             os.waitpid(ward.pid, 0)
-            ward.life.close()
+            ward.lifeline.close()
             del wards[ward.pid]
 
 
@@ -86,14 +86,14 @@ def _tell_end(ward: _Ward) -> bool:
         return False
     code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
     try:
-        ward.life.send({"status": code})
+        ward.lifeline.send({"status": code})
     except OSError:
         pass  # the parent has closed its end
     return True
 
 
-def _fork(commands: int, life: int) -> _Ward:
-    told = Pipe(socket(fileno=life))
+def _fork(commands: int, lifeline: int) -> _Ward:
+    told = Pipe(socket(fileno=lifeline))
     nursery = os.getpid()
     pid = os.fork()
     if pid:

@@ -49,7 +49,7 @@ class CompatibilityCheck:
         """Store what a member declares. Return why to refuse it if it declared something else before, otherwise ''."""
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
-            return _sentence(f"{_named(record)} has changed within one life: {clause}; declare once, before training")
+            return _sentence(f"{_named(record)} has changed while it runs: {clause}; declare once, before training")
         record.traits = next((kind for kind in self._kinds.values() if kind == traits), traits)
         if id(record.traits) not in self._kinds:  # hundreds of groups declare the same: store it once
             self._differ = self._differ or any(difference(traits, kind) for kind in self._kinds.values())

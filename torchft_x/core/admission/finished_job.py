@@ -50,8 +50,8 @@ class FinishedJob:
         self.early = (
             frozenset(e.replica_id for e in previous.members if e.early) if previous is not None else frozenset[str]()
         )
-        self._lives: dict[str, str] = {}  # group -> its newest member
-        # Replica ids of `_lives` that are in no quorum now, and whose ends their supervisors have not reported.
+        self._attempts: dict[str, str] = {}  # group -> its newest member
+        # Replica ids of `_attempts` that are in no quorum now, and whose ends their supervisors have not reported.
         self.unsettled: frozenset[str] = frozenset()
         # Replica id, in `unsettled` or departed -> when its process last ran, as far as its supervisor said.
         self._heard = {d.replica_id: now for d in left}
@@ -74,25 +74,25 @@ class FinishedJob:
         """
         if early or record.replica_id in self.early:
             self.early |= {record.replica_id}
-        elif record.life.token or lingers:  # otherwise nobody can ever report how it ends
-            self._put(Departure(record.replica_id, record.life, state, lingers), now)
+        elif record.attempt_id.token or lingers:  # otherwise nobody can ever report how it ends
+            self._put(Departure(record.replica_id, record.attempt_id, state, lingers), now)
 
-    def life_ended(self, token: str, code: int, records: Iterable[MemberRecord], now: float) -> None:
-        """Record that the process of that life has ended with this exit code.
+    def attempt_ended(self, token: str, code: int, records: Iterable[MemberRecord], now: float) -> None:
+        """Record that the process of that attempt has ended with this exit code.
 
         `records`: those of its records that were members of quorums that count, or are in `unsettled`.
         """
         for group, d in list(self._left.items()):
-            if token and d.life.token == token:
+            if token and d.attempt_id.token == token:
                 if code == 0:
                     self._put(replace(d, ended=True), now)
                 else:
                     self._drop(group)
                 return
         for record in records if code == 0 else ():  # its leave was lost, or it ended without one
-            newest = self._lives.get(group_of(record.replica_id), record.replica_id)
+            newest = self._attempts.get(group_of(record.replica_id), record.replica_id)
             if record.replica_id not in self.early and record.replica_id == newest:  # else it has come back since
-                self._put(Departure(record.replica_id, record.life, ended=True), now)
+                self._put(Departure(record.replica_id, record.attempt_id, ended=True), now)
 
     def probed(self, replica_id: str, address: str, refused: bool, now: float) -> None:
         """Record that a departed process has ended, if the socket that it left open refuses.
@@ -110,9 +110,9 @@ class FinishedJob:
         if new_lineage:
             if self._left:  # the job was finished: this is another one
                 self.job = ()
-                self._lives.clear()
+                self._attempts.clear()
             self.trains(m.replica_id for m in members)  # a lost lineage belonged to the same job
-            self.early &= set(self._lives.values()) - {m.replica_id for m in members}
+            self.early &= set(self._attempts.values()) - {m.replica_id for m in members}
             self._held.clear()
             for group in list(self._left):
                 self._drop(group)
@@ -123,15 +123,15 @@ class FinishedJob:
 
     def trains(self, names: Iterable[str]) -> None:
         """Record that these replica ids are in the job, and that no others train now."""
-        lives = {group_of(name): name for name in names}
-        self._lives.update(lives)
+        attempts = {group_of(name): name for name in names}
+        self._attempts.update(attempts)
         self.unsettled = frozenset(
-            name for group, name in self._lives.items() if group not in lives and self._may_finish(name)
+            name for group, name in self._attempts.items() if group not in attempts and self._may_finish(name)
         )
-        for group, replica_id in lives.items():
+        for group, replica_id in attempts.items():
             if group in self._left and self._left[group].replica_id != replica_id:
-                self._drop(group)  # that departure was of an earlier life
-        if new := lives.keys() - set(self.job):
+                self._drop(group)  # that departure was of an earlier attempt
+        if new := attempts.keys() - set(self.job):
             self.job = tuple(sorted(new.union(self.job)))
 
     def poll(self, now: float) -> list[LighthouseEffect]:
@@ -142,8 +142,8 @@ class FinishedJob:
         if not (self._left or self.unsettled) or now - self._looked < _LOOK:
             return []
         self._looked = now
-        tokens = {r.replica_id: r.life.token for r in self._members.named(self.unsettled)}
-        tokens.update((d.replica_id, d.life.token) for d in self.departures)
+        tokens = {r.replica_id: r.attempt_id.token for r in self._members.named(self.unsettled)}
+        tokens.update((d.replica_id, d.attempt_id.token) for d in self.departures)
         self._heard = {name: self._last_heard(name, token, now) for name, token in tokens.items()}
         self.unsettled = frozenset(
             name for name in self.unsettled if self._may_finish(name) and now - self._heard[name] < self._lease
@@ -203,14 +203,14 @@ class FinishedJob:
         for session, record in records.items():
             if wait.finished and record.join is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
                 self.early |= {record.replica_id}  # a stopped process may exit with 0, which finishes nothing
-                group = self._members.supervisors.group_of(record.life.token)
+                group = self._members.supervisors.group_of(record.attempt_id.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
 
     def _held_since(self, record: MemberRecord, now: float) -> float:
-        """Return when this member's group began to wait like this, in whichever of its lives.
+        """Return when this member's group began to wait like this, in whichever of its attempts.
 
-        Otherwise a group whose lives give up sooner would ask again for ever.
+        Otherwise a group whose attempts give up sooner would ask again for ever.
         """
         group = group_of(record.replica_id)
         since, last = self._held.get(group, (now, now))
@@ -227,7 +227,7 @@ class FinishedJob:
         It must have a supervisor, as the wait itself rests on a supervisor's word that a process runs.
         """
         if (
-            not record.life.token
+            not record.attempt_id.token
             or now - self._notified_at.get(session, -TIMING.finish_patience) < TIMING.finish_patience / 2
         ):
             return False
@@ -239,16 +239,16 @@ class FinishedJob:
     def _has_finished(self, member: Member) -> bool:
         """Return whether this member's group has finished the job, or this process has left at its end.
 
-        A later life may have been started since the supervisor of the departed one was last heard.
+        A later attempt may have been started since the supervisor of the departed one was last heard.
         """
         d, record = self._left.get(group_of(member.replica_id)), self._members.get(member.replica_id)
-        return d is not None and (d.ended or (record is not None and record.life.token == d.life.token))
+        return d is not None and (d.ended or (record is not None and record.attempt_id.token == d.attempt_id.token))
 
     def _runs(self, group: str, d: Departure, now: float) -> bool:
         """Return whether the departed process runs, as far as anybody knows. Forget one of which nothing is heard."""
         if d.ended:
             return False
-        if d.lingers or now - self._last_heard(d.replica_id, d.life.token, now) < self._lease:
+        if d.lingers or now - self._last_heard(d.replica_id, d.attempt_id.token, now) < self._lease:
             return True
         self._drop(group)
         return False
@@ -258,12 +258,12 @@ class FinishedJob:
         record = self._members.get(name)
         if record is None or name in self.early:
             return False
-        return bool(record.life.token) and not self._members.has_ended(record.life)
+        return bool(record.attempt_id.token) and not self._members.has_ended(record.attempt_id)
 
     def _last_heard(self, name: str, token: str, now: float) -> float:
-        """Return when the supervisor of this life was last heard, as far as `_heard` and the supervisors know.
+        """Return when the supervisor of this attempt was last heard, as far as `_heard` and the supervisors know.
 
-        `last_told` covers a group that was started elsewhere: the older life may still finish the job.
+        `last_told` covers a group that was started elsewhere: the older attempt may still finish the job.
         """
         heard = self._members.supervisors.last_heard(token)
         heard = self._members.supervisors.last_told(token) if heard is None else heard
@@ -277,7 +277,7 @@ class FinishedJob:
         """
         found = []
         for record in self._members.named(dict.fromkeys(filter(self._may_finish, names))):
-            heard = self._members.supervisors.last_heard(record.life.token)
+            heard = self._members.supervisors.last_heard(record.attempt_id.token)
             heard = self._took_over if heard is None else heard
             # A member without an address has not spoken to this lighthouse.
             gone = record.proof or record.refused or not record.address

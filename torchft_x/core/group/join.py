@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages.group import Ask, SendJoin
-from torchft_x.core.types import JoinReason, Life, Member, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
@@ -18,10 +18,10 @@ _REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinRea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
-    """Settings of a group server that stay the same for the whole life of the group."""
+    """Settings of a group server that stay the same for the whole attempt."""
 
     replica_id: str
-    """Name of this life, ``<group id>:<nonce>``."""
+    """Name of this attempt, ``<group id>:<nonce>``."""
     address: str
     """Address of the group server, ``http://host:port``."""
     store_address: str
@@ -30,11 +30,11 @@ class GroupConfig:
     """Number of ranks in the group."""
     library: str = ""
     """Library and version, ``torchft_x/<version>``. It decides which members may heal from each other."""
-    life: Life = Life()
+    attempt_id: AttemptId = AttemptId()
     data: str = ""
     """JSON object that is handed to the other members, or empty."""
     boot_id: str = ""
-    """Boot id of this host. With it a refused connect proves this life's death to a lighthouse on the same host."""
+    """Boot id of this host. With it a refused connect proves this attempt's death to a lighthouse on the same host."""
     runs_on: bool = False
     """Whether steps inside a grant begin without asking the lighthouse (R7, R16)."""
     commit_vote: bool = False

@@ -131,7 +131,7 @@ class Group:
         return Hello(
             session=0,
             replica_id=self._config.replica_id,
-            life=self._config.life,
+            attempt_id=self._config.attempt_id,
             address=self._config.address,
             state=self._state,
             quorum=self._held_quorum.quorum,
@@ -189,7 +189,7 @@ class Group:
             case QuorumRevoked():
                 return self._on_revoked(event)
             case FencedArrived(by):
-                text = f"{self._config.replica_id} must stop: {by}, a newer life of its group, is running."
+                text = f"{self._config.replica_id} must stop: {by}, a newer attempt of its group, is running."
                 return self._finish(text, fenced=True)
             case RefusedArrived(sentence):
                 return self._finish(sentence, fenced=False)

@@ -1,7 +1,7 @@
 """Decisions about a job: when it is done and with which exit code, when a group's nodes start, when sidecars stop.
 
 * `outcome`: `JobOutcome`, from what the groups' supervisors report.
-* `multi_node`: `GangCoordinator`, which starts and ends the lives of groups over several nodes on all nodes together.
+* `multi_node`: `GangCoordinator`, which starts and ends attempts on all nodes of a group together.
 * `orders`: `Orders`, which checks kill, drain and resume, and addresses them.
 * `sidecars`: sidecars of one job, ended with the job and never counted in its outcome.
 * `standalone_sidecars`: sidecars at a lighthouse that serves several jobs and has a roster for none of them.

@@ -1,12 +1,12 @@
-"""Start and end the lives of groups over several nodes on all nodes together, and report each life once.
+"""Start and end the attempts of groups over several nodes on all nodes together, and report each attempt once.
 
 Each node of such a group has its own supervisor. The supervisors don't talk to each other: when all are ready, the
-lighthouse *begins* a life (the same attempt, token and meeting address for all). The life is *over* once a part ends
+lighthouse *begins* an attempt (the same number, token and meeting address for all). It is *over* once a part ends
 badly, or a part's supervisor stays away for longer than the grace. Then every node ends its part.
 
-The end of a life proves its death to the other groups, so it is reported only when every node has confirmed it. A node
-whose supervisor was replaced before it confirmed can't confirm. Then nothing is proven: the next life may begin all the
-same, and the old one ends with its lease.
+The end of an attempt proves its death to the other groups, so it is reported only when every node has confirmed it. A
+node whose supervisor was replaced before it confirmed can't confirm. Then nothing is proven: the next attempt may begin
+all the same, and the old one ends with its lease.
 
 The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often. The
 events and effects are in `core.messages.nodes`.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import LifeExited, LifeStarted
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted
 from torchft_x.core.messages.nodes import (
     CloseStream,
     NodeDone,
@@ -29,33 +29,33 @@ from torchft_x.core.messages.nodes import (
     NodeReady,
     NodeStarted,
     RefuseNode,
+    SendAttemptOver,
     SendBegin,
-    SendLifeOver,
     SendStop,
 )
 from torchft_x.core.presence import Presence
 from torchft_x.timing import TIMING
 
-_REMEMBERED = 8  # past lives kept per group: a node that missed the end of one is told again
+_REMEMBERED = 8  # past attempts kept per group: a node that missed the end of one is told again
 _NOTE_WAIT_AFTER = 5.0  # seconds for which a group is incomplete before the log names the missing nodes
-_LOST = -9  # code of a life that ended because its supervisor did (its workers were killed)
+_LOST = -9  # code of an attempt that ended because its supervisor did (its workers were killed)
 
 
-class _Life:
-    """The newest life of a group, from its start until every node is accounted for."""
+class _Attempt:
+    """The newest attempt of a group, from its start until every node is accounted for."""
 
-    def __init__(self, attempt: int, token: str, meeting: str, now: float) -> None:
+    def __init__(self, number: int, token: str, meeting: str, now: float) -> None:
         self.since = now  # when it was begun or first reported; the absence of a node counts from here at the earliest
-        self.attempt = attempt  # attempt number, equal on all nodes
-        self.token = token  # as in `core.types.Life.token`
-        self.meeting = meeting  # host:port; empty: an earlier lighthouse began the life, known from nodes only
-        self.ended: set[int] = set()  # nodes that have confirmed that nothing of the life runs there
+        self.number = number  # equal on all nodes
+        self.token = token  # as in `core.types.AttemptId.token`
+        self.meeting = meeting  # host:port; empty: an earlier lighthouse began the attempt, known from nodes only
+        self.ended: set[int] = set()  # nodes that have confirmed that nothing of the attempt runs there
         self.well: set[int] = set()  # nodes in `ended` that finished with 0
         self.unproven: set[int] = set()  # nodes whose supervisor was replaced before it confirmed
-        self.over: tuple[int, str] | None = None  # code and reason, once the life is over
+        self.over: tuple[int, str] | None = None  # code and reason, once the attempt is over
 
     def runs_on(self, node: int) -> bool:
-        """Return whether the life may still run on this node, as far as is known."""
+        """Return whether the attempt may still run on this node, as far as is known."""
         return node not in self.ended and node not in self.unproven
 
 
@@ -69,25 +69,25 @@ class _Node(Presence):
         self.number = number  # from 0
         self.incarnation = ""  # incarnation of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced
-        self.ready: NodeReady | None = None  # newest report of this node while it waits for a life
+        self.ready: NodeReady | None = None  # newest report of this node while it waits for an attempt
 
 
 class _Group:
     def __init__(self, name: str, nodes: int) -> None:
         self.name = name  # group id
         self.nodes = [_Node(n) for n in range(nodes)]  # by node
-        self.attempt = -1  # attempt of the newest life that any node knows
-        self.life: _Life | None = None  # newest life, until every node is accounted for
-        self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest past lives
-        self.stopped: tuple[int, str] | None = None  # why no life is begun any more: a node is done, or all finished
+        self.number = -1  # number of the newest attempt that any node knows
+        self.attempt: _Attempt | None = None  # newest attempt, until every node is accounted for
+        self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest past attempts
+        self.stopped: tuple[int, str] | None = None  # why no attempt is begun any more: a node is done, or all finished
         self.waits_since: float | None = None  # when the group began to wait; None: it does not wait
         self.noted = ""  # reason for the wait that was logged last
 
 
 class GangCoordinator:
-    """State machine of the lives of groups over several nodes.
+    """State machine of the attempts of groups over several nodes.
 
-    `make_token` returns a fresh life token; `gone_grace` is the number of seconds for which a stream may be away.
+    `make_token` returns a fresh attempt token; `gone_grace` is the number of seconds for which a stream may be away.
     """
 
     def __init__(self, make_token: Callable[[], str], gone_grace: float = TIMING.gone_grace) -> None:
@@ -104,22 +104,22 @@ class GangCoordinator:
         return {
             g.name: {
                 "nodes": len(g.nodes),
-                "attempt": max(0, g.attempt),
-                "life": g.life.token if g.life else "",
+                "attempt": max(0, g.number),
+                "attempt_token": g.attempt.token if g.attempt else "",
                 "waits_for": self.waits_for(g.name),
             }
             for g in self._groups.values()
         }
 
     def waits_for(self, name: str) -> str:
-        """Return why no life of this group can begin, a clause for people; empty: one runs, or none is wanted."""
+        """Return why no attempt of this group can begin, a clause for people; empty: one runs, or none is wanted."""
         group = self._groups[name]
-        if group.stopped is not None or (group.life is not None and group.life.over is None):
+        if group.stopped is not None or (group.attempt is not None and group.attempt.over is None):
             return ""
-        ending = [] if group.life is None else [s for s in group.nodes if group.life.runs_on(s.number)]
+        ending = [] if group.attempt is None else [s for s in group.nodes if group.attempt.runs_on(s.number)]
         missing = [s for s in group.nodes if s.stream is None]
         unready = [s for s in group.nodes if s.stream is not None and s.ready is None and s not in ending]
-        what = [_named(missing, "to come" if group.attempt < 0 else "to come back")]
+        what = [_named(missing, "to come" if group.number < 0 else "to come back")]
         what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
         return f"group {name} waits for {' and '.join(w for w in what if w)}"
 
@@ -164,7 +164,7 @@ class GangCoordinator:
         return [*effects, *self._settle(group, now)]
 
     def _drop(self, node: _Node, session: int, now: float) -> None:
-        """Forget a stream that has ended or was replaced, and with it the life that the node was ready for."""
+        """Forget a stream that has ended or was replaced, and with it the attempt that the node was ready for."""
         del self._sessions[session]
         node.leave(session, now)
         node.ready = None
@@ -173,12 +173,12 @@ class GangCoordinator:
         """Record that a newer supervisor has come: it runs nothing, and it is unknown what the old one still runs."""
         node.replaced.add(node.incarnation)
         node.finished = None
-        life = group.life
-        if life is None or not life.runs_on(node.number):
+        attempt = group.attempt
+        if attempt is None or not attempt.runs_on(node.number):
             return []
-        life.unproven.add(node.number)
+        attempt.unproven.add(node.number)
         why = f"the supervisor of node {node.number} was started again"
-        return [] if life.over is not None else self._end(group, life, _LOST, why)
+        return [] if attempt.over is not None else self._end(group, attempt, _LOST, why)
 
     def _hear(self, group: _Group, node: _Node, event: NodeEvent, now: float) -> list[NodeEffect]:
         if isinstance(event, NodeGone):
@@ -194,45 +194,46 @@ class GangCoordinator:
 
     def _on_ready(self, group: _Group, node: _Node, event: NodeReady) -> list[NodeEffect]:
         node.ready = event
-        life = group.life
-        if life is None or not life.runs_on(node.number):
+        attempt = group.attempt
+        if attempt is None or not attempt.runs_on(node.number):
             return []
-        if life.over is None and life.meeting:  # the order to begin was lost with the earlier stream
+        if attempt.over is None and attempt.meeting:  # the order to begin was lost with the earlier stream
             node.ready = None
-            return [SendBegin(event.session, life.attempt, life.token, life.meeting)]
-        return self._runs_nothing(group, life, node, f"node {node.number} did not begin with the others")
+            return [SendBegin(event.session, attempt.number, attempt.token, attempt.meeting)]
+        return self._runs_nothing(group, attempt, node, f"node {node.number} did not begin with the others")
 
     def _on_started(self, group: _Group, event: NodeStarted, now: float) -> list[NodeEffect]:
         effects = self._known(group, event, now)
-        life = group.life
-        if life is not None and life.token == event.life:
-            return effects if life.over is None else [*effects, SendLifeOver(event.session, life.token, *life.over)]
-        over = group.past.get(event.life, (_LOST, "another life of the group has been begun"))
-        return [*effects, SendLifeOver(event.session, event.life, *over)]
+        attempt = group.attempt
+        if attempt is not None and attempt.token == event.attempt_token:
+            over = attempt.over
+            return effects if over is None else [*effects, SendAttemptOver(event.session, attempt.token, *over)]
+        over = group.past.get(event.attempt_token, (_LOST, "another attempt of the group has been begun"))
+        return [*effects, SendAttemptOver(event.session, event.attempt_token, *over)]
 
     def _on_ended(self, group: _Group, node: _Node, event: NodeEnded, now: float) -> list[NodeEffect]:
         effects = self._known(group, event, now)
-        life = group.life
-        if life is None or life.token != event.life:
-            over = group.past.get(event.life, (event.code or _LOST, event.reason))
-            return [*effects, SendLifeOver(event.session, event.life, *over)]
-        life.ended.add(node.number)
+        attempt = group.attempt
+        if attempt is None or attempt.token != event.attempt_token:
+            over = group.past.get(event.attempt_token, (event.code or _LOST, event.reason))
+            return [*effects, SendAttemptOver(event.session, event.attempt_token, *over)]
+        attempt.ended.add(node.number)
         if event.code == 0:
-            life.well.add(node.number)
-        if life.over is not None:
-            return [*effects, SendLifeOver(event.session, life.token, *life.over)]
+            attempt.well.add(node.number)
+        if attempt.over is not None:
+            return [*effects, SendAttemptOver(event.session, attempt.token, *attempt.over)]
         if event.code != 0:
-            effects += self._end(group, life, event.code, event.reason)
-        elif len(life.well) == len(group.nodes):
-            effects += self._end(group, life, 0, "")
+            effects += self._end(group, attempt, event.code, event.reason)
+        elif len(attempt.well) == len(group.nodes):
+            effects += self._end(group, attempt, 0, "")
         return effects
 
     def _on_done(self, group: _Group, node: _Node, event: NodeDone) -> list[NodeEffect]:
         node.finished = event.code, event.sentence
         effects: list[NodeEffect] = []
-        life = group.life
-        if life is not None and not (event.code == 0 and node.number in life.well):
-            effects += self._runs_nothing(group, life, node, f"node {node.number} stopped: {event.sentence}")
+        attempt = group.attempt
+        if attempt is not None and not (event.code == 0 and node.number in attempt.well):
+            effects += self._runs_nothing(group, attempt, node, f"node {node.number} stopped: {event.sentence}")
         if group.stopped is None:
             group.stopped = (event.code, f"node {node.number} stopped: {event.sentence}")
             effects += [
@@ -241,29 +242,29 @@ class GangCoordinator:
         return effects
 
     def _known(self, group: _Group, event: NodeStarted | NodeEnded, now: float) -> list[NodeEffect]:
-        """Remember the attempt number, and take over a life that an earlier lighthouse has begun."""
-        group.attempt = max(group.attempt, event.attempt)
-        if group.life is not None or event.life in group.past or group.stopped is not None:
+        """Remember the attempt number, and take over an attempt that an earlier lighthouse has begun."""
+        group.number = max(group.number, event.attempt)
+        if group.attempt is not None or event.attempt_token in group.past or group.stopped is not None:
             return []
-        life = group.life = _Life(event.attempt, event.life, "", now)
-        effects: list[NodeEffect] = [LifeStarted(group.name, event.attempt, event.life)]
+        attempt = group.attempt = _Attempt(event.attempt, event.attempt_token, "", now)
+        effects: list[NodeEffect] = [AttemptStarted(group.name, event.attempt, event.attempt_token)]
         for s in group.nodes:
-            if s.ready is not None:  # the node came to us before and knows nothing of this life
-                effects += self._runs_nothing(group, life, s, f"node {s.number} is not part of it")
+            if s.ready is not None:  # the node came to us before and knows nothing of this attempt
+                effects += self._runs_nothing(group, attempt, s, f"node {s.number} is not part of it")
         return effects
 
-    def _runs_nothing(self, group: _Group, life: _Life, node: _Node, why: str) -> list[NodeEffect]:
-        """Record that the node runs nothing. This confirms the end there only if this lighthouse began the life."""
-        if life.runs_on(node.number):
-            (life.ended if life.meeting else life.unproven).add(node.number)
-        return [] if life.over is not None else self._end(group, life, _LOST, why)
+    def _runs_nothing(self, group: _Group, attempt: _Attempt, node: _Node, why: str) -> list[NodeEffect]:
+        """Record that the node runs nothing. This confirms the end there only if this lighthouse began the attempt."""
+        if attempt.runs_on(node.number):
+            (attempt.ended if attempt.meeting else attempt.unproven).add(node.number)
+        return [] if attempt.over is not None else self._end(group, attempt, _LOST, why)
 
     # --- deciding ------------------------------------------------------------------------------------------------------
 
-    def _end(self, group: _Group, life: _Life, code: int, reason: str) -> list[NodeEffect]:
-        life.over = (code, reason)
+    def _end(self, group: _Group, attempt: _Attempt, code: int, reason: str) -> list[NodeEffect]:
+        attempt.over = (code, reason)
         return [
-            SendLifeOver(s.stream, life.token, code, reason)
+            SendAttemptOver(s.stream, attempt.token, code, reason)
             for s in group.nodes
             if s.stream is not None and s.finished is None
         ]
@@ -271,48 +272,48 @@ class GangCoordinator:
     def _settle(self, group: _Group, now: float) -> list[NodeEffect]:
         """Return the effects that follow from the group's present state, independent of the event."""
         effects: list[NodeEffect] = []
-        life = group.life
-        if life is not None and life.over is None:
-            effects += self._miss(group, life, now)
-        if life is not None and not any(life.runs_on(s.number) for s in group.nodes):
-            effects += self._close(group, life)
-        if group.life is None and group.stopped is None and all(s.ready for s in group.nodes):
+        attempt = group.attempt
+        if attempt is not None and attempt.over is None:
+            effects += self._miss(group, attempt, now)
+        if attempt is not None and not any(attempt.runs_on(s.number) for s in group.nodes):
+            effects += self._close(group, attempt)
+        if group.attempt is None and group.stopped is None and all(s.ready for s in group.nodes):
             effects += self._begin(group, now)
         return [*effects, *self._note_wait(group, now)]
 
-    def _miss(self, group: _Group, life: _Life, now: float) -> list[NodeEffect]:
-        """End a life if the supervisor of one of its parts has been away for longer than the grace."""
+    def _miss(self, group: _Group, attempt: _Attempt, now: float) -> list[NodeEffect]:
+        """End an attempt if the supervisor of one of its parts has been away for longer than the grace."""
         for s in group.nodes:
-            missed = min(s.absent_for(now), now - life.since)
-            if missed >= self._gone_grace and life.runs_on(s.number):
+            missed = min(s.absent_for(now), now - attempt.since)
+            if missed >= self._gone_grace and attempt.runs_on(s.number):
                 where = f" on {s.host}" if s.host else ""
-                return self._end(group, life, _LOST, f"the supervisor of node {s.number}{where} is gone")
+                return self._end(group, attempt, _LOST, f"the supervisor of node {s.number}{where} is gone")
         return []
 
-    def _close(self, group: _Group, life: _Life) -> list[NodeEffect]:
-        """Close a life of which every node is accounted for, and report its end if all have confirmed it."""
-        assert life.over is not None
-        group.life = None
-        group.past[life.token] = life.over
+    def _close(self, group: _Group, attempt: _Attempt) -> list[NodeEffect]:
+        """Close an attempt of which every node is accounted for, and report its end if all have confirmed it."""
+        assert attempt.over is not None
+        group.attempt = None
+        group.past[attempt.token] = attempt.over
         while len(group.past) > _REMEMBERED:
             del group.past[next(iter(group.past))]
         effects: list[NodeEffect] = []
-        if life.over[0] == 0 and group.stopped is None:
+        if attempt.over[0] == 0 and group.stopped is None:
             group.stopped = (0, f"group {group.name} has finished already")
             # these supervisors were restarted after their node's part had finished
             effects += [SendStop(s.ready.session, *group.stopped) for s in group.nodes if s.ready is not None]
-        if not life.unproven:
-            effects.append(LifeExited(group.name, life.attempt, life.token, *life.over))
+        if not attempt.unproven:
+            effects.append(AttemptExited(group.name, attempt.number, attempt.token, *attempt.over))
         return effects
 
     def _begin(self, group: _Group, now: float) -> list[NodeEffect]:
         ready = [s.ready for s in group.nodes if s.ready is not None]
-        group.attempt = max(group.attempt + 1, *(r.attempt for r in ready))
-        life = group.life = _Life(group.attempt, self._make_token(), ready[0].meeting, now)
+        group.number = max(group.number + 1, *(r.attempt for r in ready))
+        attempt = group.attempt = _Attempt(group.number, self._make_token(), ready[0].meeting, now)
         for node in group.nodes:
             node.ready = None
-        begins = [SendBegin(r.session, life.attempt, life.token, life.meeting) for r in ready]
-        return [LifeStarted(group.name, life.attempt, life.token), *begins]
+        begins = [SendBegin(r.session, attempt.number, attempt.token, attempt.meeting) for r in ready]
+        return [AttemptStarted(group.name, attempt.number, attempt.token), *begins]
 
     def _note_wait(self, group: _Group, now: float) -> list[NodeEffect]:
         """Return a line for the log when a group has waited for a while, once per reason."""

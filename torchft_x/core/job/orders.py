@@ -1,6 +1,6 @@
 """Check the orders that a person gives to a group, and say which supervisors carry them out.
 
-* *kill*: the running life is killed at once (SIGKILL) and restarted, as after any other death. It costs no restart.
+* *kill*: the running attempt is killed at once (SIGKILL) and restarted, as after any other death. It costs no restart.
 * *drain*: the group leaves at its next step boundary, and is not started until a person resumes it.
 * *resume*: a drained group starts again.
 
@@ -26,7 +26,7 @@ class Order:
 
     kind: str  # one of `KINDS`
     group: str
-    life: str  # token of the only life that a kill may end; '': any
+    attempt_token: str  # token of the only attempt that a kill may end; '': any
     sentence: str  # reason, for the supervisor's log
 
 
@@ -36,8 +36,8 @@ class OrderTarget:
 
     group: str
     supervised: bool  # whether a supervisor of the group is connected
-    life: str  # token of the group's newest life
-    alive: bool  # whether that life runs
+    attempt_token: str  # token of the group's newest attempt
+    alive: bool  # whether that attempt runs
     rests: bool  # whether the supervisor reports that the group is drained
     finished: bool  # whether the supervisor reports that it is done with the group
     reachable: bool  # whether the group has a group server
@@ -80,7 +80,7 @@ class Orders:
 
     def _kill(self, target: OrderTarget) -> Order | None:
         if target.supervised and target.alive:
-            return Order("kill", target.group, target.life, "killed by request")
+            return Order("kill", target.group, target.attempt_token, "killed by request")
         if target.supervised or not target.reachable:
             raise RefusedError(f"No process of group {target.group} runs now.")
         return None

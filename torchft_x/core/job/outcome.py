@@ -14,7 +14,7 @@ unless it trained to the end with the finished group and failed by itself afterw
 
 The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
 Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
-the lives are those of the whole group, as `core.job.multi_node` reports them; all else comes from each node by itself.
+the attempts are those of the whole group, as `core.job.multi_node` reports them; all else comes from each node.
 Programs beside the groups are in `core.job.sidecars`: they end with the verdict and do not influence it.
 
 If a keeper restarts the supervisors, an absent one is not lost. The keeper reports which supervisors ended for good
@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
+    AttemptExited,
+    AttemptStarted,
     GroupEvent,
     GroupsChanged,
-    LifeExited,
-    LifeStarted,
     QuorumIssued,
     RosterEffect,
     RosterEvent,
@@ -98,10 +98,10 @@ class _Group:
         self.name = name
         self.since = since  # when the group was added to the job; None: it belonged to the job from the start
         self.supervisors = [Presence()]  # by node; one per node, once a supervisor has reported the number of nodes
-        self.life = ""  # token of the newest life
-        self.attempt = 0  # attempt of the newest life
-        self.alive = False  # whether that life runs or has ended well, as last reported
-        self.failures: dict[str, str] = {}  # token of a life that failed by itself -> reason
+        self.attempt_token = ""  # token of the newest attempt
+        self.attempt = 0  # number of the newest attempt
+        self.alive = False  # whether that attempt runs or has ended well, as last reported
+        self.failures: dict[str, str] = {}  # token of an attempt that failed by itself -> reason
         self.finished: SupervisorFinished | None = None  # first bad end of a supervisor, or last end if all are good
         self.lost = ""  # why the group counts as lost, a clause after its name; empty: it does not
         self.stop_sent: TellStop | None = None  # order that the group was given; repeated when it reconnects
@@ -147,7 +147,7 @@ class JobOutcome:
         self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
         self.sidecars = Sidecars(config.gone_grace)  # programs beside the groups
         self._started: float | None = None  # time of the first event; `arrive_timeout` counts from it
-        self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum with it
+        self._together: dict[str, frozenset[str]] = {}  # token -> all tokens of the newest quorum with it
         self._alone_since: float | None = None  # end of the last open stream; None: one is open, or none came yet
         self._verdict: Verdict | None = None  # set once, when the job ends
 
@@ -182,7 +182,7 @@ class JobOutcome:
             return list(self.sidecars.handle(event, now))
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
-            self._together.update(dict.fromkeys(event.lives, event.lives))
+            self._together.update(dict.fromkeys(event.attempt_tokens, event.attempt_tokens))
         elif isinstance(event, Tick):
             effects += self.sidecars.handle(event, now)
         elif isinstance(event, GroupsChanged):
@@ -212,12 +212,12 @@ class JobOutcome:
         if isinstance(event, SupervisorGone):
             group.supervisors[event.node].leave(event.stream, now)
             self._alone_since = None if self._is_somebody_here else now
-        elif isinstance(event, LifeStarted):
-            group.attempt, group.life, group.alive = event.attempt, event.life, True
-        elif isinstance(event, LifeExited):
+        elif isinstance(event, AttemptStarted):
+            group.attempt, group.attempt_token, group.alive = event.attempt, event.attempt_token, True
+        elif isinstance(event, AttemptExited):
             if event.code > 0 and event.code != _TERMINATED:
-                group.failures[event.life] = event.reason
-            if event.life == group.life:
+                group.failures[event.attempt_token] = event.reason
+            if event.attempt_token == group.attempt_token:
                 group.alive = event.code == 0  # after a good end the supervisor is about to report that it is done
         elif isinstance(event, SupervisorFinished):
             self._finish(group, event)
@@ -313,16 +313,16 @@ class JobOutcome:
         done = [
             g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.stop_sent is None
         ]
-        finishers = [g.life for g in done]
-        known = [self._together[life] for life in finishers if life in self._together]
+        finishers = [g.attempt_token for g in done]
+        known = [self._together[token] for token in finishers if token in self._together]
         if self._verdict is not None or not known:
             return []
         with_them = frozenset().union(*known)
         stops: list[RosterEffect] = []
         for g in self._groups.values():
-            training = g.alive and g.life in with_them
+            training = g.alive and g.attempt_token in with_them
             if g.here and not g.over and not training and g.stop_sent is None:
-                failed = next((why for life, why in g.failures.items() if life in with_them), "")
+                failed = next((why for token, why in g.failures.items() if token in with_them), "")
                 text = f"{failed}, after it had trained to the end with the others (was it saving the model?)"
                 g.stop_sent = TellStop(g.name, 1, text) if failed else TellStop(g.name, 0, FINISHED)
                 stops.append(g.stop_sent)

@@ -39,7 +39,7 @@ class StandaloneSidecars:
         self._empty_since: float | None = None  # when the last group went; None: one is connected, or none ever was
 
     def handle(self, event: RosterEvent, now: float) -> list[SidecarEffect]:
-        """Handle one event at `now` (monotonic seconds) and return the effects. Ignore lives and quorums."""
+        """Handle one event at `now` (monotonic seconds) and return the effects. Ignore attempts and quorums."""
         effects: list[SidecarEffect] = []
         if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished, Tick)):
             effects += self._hear(event, now)

@@ -104,12 +104,12 @@ class JournalWriter:
             names = dict.fromkeys(m.replica_id for q in (cur, *open_) for m in q.members)
             records = self._members.named((*names, *sorted(unsettled - names.keys())))
             self._entries = tuple(
-                MemberEntry(r.replica_id, r.life, r.boot_id, r.runs_on, r.replica_id in early)
+                MemberEntry(r.replica_id, r.attempt_id, r.boot_id, r.runs_on, r.replica_id in early)
                 for r in records
                 if not r.unary
             )
 
     def _proof(self, record: MemberRecord) -> str:
         """Return the proof if it is final. An address that refused connections may accept the next one."""
-        final = self._members.has_ended(record.life) or record.proof == LEFT
+        final = self._members.has_ended(record.attempt_id) or record.proof == LEFT
         return record.proof if final else ""

@@ -18,7 +18,7 @@ from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, 
 
 CAUSES = ("exited", "left", "refused", "silent", "straggler", "superseded", "unreachable")
 """Why nobody waits for a member any more, in one word. In this order: its supervisor has reported its exit; it said
-goodbye; it was turned away; nothing was heard of it; it did not come to the boundary; a newer life of its
+goodbye; it was turned away; nothing was heard of it; it did not come to the boundary; a newer attempt of its
 group is here; its address refuses connections."""
 REFUSED = "it was refused"  # why a member that was turned away is lost; its heartbeats count for nothing
 # Seconds within which several suspicions of one member cause a single probe.

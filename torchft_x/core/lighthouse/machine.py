@@ -33,6 +33,9 @@ from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
+    AttemptBegun,
+    AttemptEnded,
+    AttemptHalted,
     Closed,
     CloseSession,
     CopyHeld,
@@ -41,9 +44,6 @@ from torchft_x.core.messages.lighthouse import (
     Hello,
     Join,
     Leave,
-    LifeBegun,
-    LifeEnded,
-    LifeHalted,
     LighthouseEffect,
     LighthouseEvent,
     Paused,
@@ -135,7 +135,7 @@ class Lighthouse:
         return self._quorum_state.goes_on_without(replica_id, self._config.min_replicas)
 
     def next_attempt(self, group: str) -> int:
-        """Return the number from which a supervisor of this group goes on: above that of every life of it (R2)."""
+        """Return the number from which a supervisor of this group goes on: above that of every attempt of it (R2)."""
         return self._members.next_attempt(group)
 
     def story(self, now: float) -> list[str]:
@@ -202,12 +202,12 @@ class Lighthouse:
             case Suspected(session, suspects):
                 known = self._members.on(session) is not None
                 return self._on_heard(session, now) + self._losses.look_after(suspects if known else (), now)
-            case LifeBegun(group, attempt, token, stream):
+            case AttemptBegun(group, attempt, token, stream):
                 self._members.begun(group, attempt)
                 self._members.supervisors.begin(group, attempt, token, stream)
                 return []
-            case LifeEnded(token, code):
-                return self._on_life_ended(token, code, now)
+            case AttemptEnded(token, code):
+                return self._on_attempt_ended(token, code, now)
             case SupervisorHere():
                 self._members.supervisors.arrive(event, now)
                 self._quorum_state.changed = True  # the first quorum waits for its group
@@ -227,7 +227,7 @@ class Lighthouse:
                 self._members.supervisors.hold(stream, state)
                 self._quorum_state.changed = True
                 return []
-            case LifeHalted():
+            case AttemptHalted():
                 return self._on_halted(event, now)
             case UnaryJoin(call, member):
                 return self._on_unary_join(call, member, now)
@@ -241,7 +241,7 @@ class Lighthouse:
     # --- sessions ------------------------------------------------------------------------------------------------
 
     def _on_hello(self, hello: Hello, now: float) -> list[LighthouseEffect]:
-        if self._members.has_ended(hello.life):
+        if self._members.has_ended(hello.attempt_id):
             text = f"{hello.replica_id} can't join: its supervisor has reported that this process ended."
             return [Refuse(text, session=hello.session)]
         text = impossible(hello, self._unix + now)
@@ -270,14 +270,14 @@ class Lighthouse:
         return effects + (self._grants.release(self._members, now) if grown else [])
 
     def _fence(self, older: MemberRecord | None, by: str) -> list[LighthouseEffect]:
-        """Tell the older life to stop, and wait for it no longer (R2). It is not yet proven to be over."""
+        """Tell the older attempt to stop, and wait for it no longer (R2). It is not yet proven to be over."""
         if older is None:
             return []
         effects: list[LighthouseEffect] = []
         if older.session is not None:
             effects.append(Fence(older.session, by))
             self._members.close(older)
-        return effects + self._losses.lose(older, f"{by}, a newer life of its group, is here", "superseded")
+        return effects + self._losses.lose(older, f"{by}, a newer attempt of its group, is here", "superseded")
 
     def _catch_up(self, record: MemberRecord) -> list[LighthouseEffect]:
         """Tell a member that has come back on a new session to ask, unless it runs what the others run."""
@@ -402,17 +402,17 @@ class Lighthouse:
         It was silent or stopped, but stands where it stood: still waiting, or never in a quorum.
         """
         since = self._now - self._config.silence.host
-        if self._members.supervisors.halt_of(record.life.token, since) is None:
+        if self._members.supervisors.halt_of(record.attempt_id.token, since) is None:
             self._members.find(record)
 
-    def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
-        """Record that a process of a life is stopped, or goes on. Wait again for a member whose join is still open.
+    def _on_halted(self, event: AttemptHalted, now: float) -> list[LighthouseEffect]:
+        """Record that a process of an attempt is stopped, or goes on. Wait again for a member whose join is still open.
 
         The next tick judges whether a stopped member is lost. Other members that go on are heard, or ask.
         """
         halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
-        self._members.supervisors.halt(event.stream, event.life_token, halt)
-        for record in self._members.of_life(event.life_token) if halt is None else ():
+        self._members.supervisors.halt(event.stream, event.attempt_token, halt)
+        for record in self._members.of_attempt(event.attempt_token) if halt is None else ():
             waits = record.session is not None and record.join is not None
             if waits and record.standing is Standing.LOST and not record.proof:
                 self._find_again(record)
@@ -472,10 +472,10 @@ class Lighthouse:
         record = self._members.get(event.replica_id)
         return self._losses.on_probed(record, event.refused) if record is not None else []
 
-    def _on_life_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
+    def _on_attempt_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
         records = self._members.end(token)
-        self._finished_job.life_ended(token, code, [r for r in records if r.replica_id in self._watched], now)
+        self._finished_job.attempt_ended(token, code, [r for r in records if r.replica_id in self._watched], now)
         for record in records:
             self._members.close(record)
             reason = f"its process ended with exit code {code}"

@@ -64,7 +64,7 @@ class QuorumTransition:
         self._stragglers = stragglers  # leaves members out
         self._started_at = now
         self._unix = unix - now  # offset from monotonic to unix seconds
-        self.takeover = RestartRecovery(config, now)  # recovers what preceded this life (R8)
+        self.takeover = RestartRecovery(config, now)  # recovers what preceded this process (R8)
         self._inherits = False  # whether a journal was found
         self._inherited = 0  # id of the quorum found in the journal (R8c); 0: none, or known to be old
         self._waits = WaitNotices()  # what waiting members were told
@@ -268,7 +268,7 @@ class QuorumTransition:
 
         return self._stragglers.part(decision.members, now, goes_without)
 
-    # --- what was before this life -------------------------------------------------------------------------------
+    # --- what was before this process -------------------------------------------------------------------------------
 
     def inherit(self, previous: JournalEntry) -> list[LighthouseEffect]:
         """Go on where the lighthouse before us stopped, as if all sessions had broken at this moment (R8(c))."""

@@ -21,7 +21,7 @@ class MemberView:
 
     replica_id: str
     place: int  # rank in the order in which members came
-    attempt: int  # number of its life
+    attempt: int  # number of its attempt
     inside: bool  # whether it is a member of the present quorum
     carrier: bool  # whether it is up to date in the present quorum
     source: str  # replica id of the member that it copies from; '': it doesn't
@@ -71,11 +71,11 @@ def view(
     def member_view(r: MemberRecord) -> MemberView:
         inside, carrier = r.replica_id in quorum_state.inside, r.replica_id in carriers
         step = r.join.member.state.step if r.join is not None else joined.get(r.replica_id)
-        halt = members.supervisors.halt_of(r.life.token, now - config.silence.host)
+        halt = members.supervisors.halt_of(r.attempt_id.token, now - config.silence.host)
         return MemberView(
             replica_id=r.replica_id,
             place=r.place,
-            attempt=r.life.attempt,
+            attempt=r.attempt_id.number,
             inside=inside,
             carrier=carrier,
             source=sources.get(r.replica_id, ""),
@@ -166,7 +166,7 @@ def decided(effect: LighthouseEffect) -> str:
         case RevokeQuorum() if effect.sessions:
             return f"Quorum {effect.quorum_id} is over for {len(effect.sessions)} members: {effect.reason}"
         case Fence(by=by):
-            return f"An older life must stop: {by} is running."
+            return f"An older attempt must stop: {by} is running."
         case Refuse(sentence):
             return f"Refused: {sentence}"
         case StopGroup(group, sentence):

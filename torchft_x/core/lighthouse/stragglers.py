@@ -35,7 +35,7 @@ _LATE = "it was late again and again"
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """Failures in a row of one group, over all of its lives, or of the link between two groups. Times are monotonic."""
+    """Failures in a row of one group, over all its attempts, or of the link of two groups. Times are monotonic."""
 
     at: float  # when the last one happened
     again: int = 0  # number of those that came soon after the one before
@@ -185,7 +185,7 @@ class Stragglers:
         if not any(r.join is not None and r.join.reason is JoinReason.FAILED for r in asked):
             return {}
         found = {
-            r.replica_id: self._members.supervisors.silent_host(r.life.token, since)
+            r.replica_id: self._members.supervisors.silent_host(r.attempt_id.token, since)
             for r in self._records(self._quorum_state.missing)
         }
         return {name: host for name, host in found.items() if host}

@@ -71,7 +71,7 @@ class QuorumState:
     def goes_on_without(self, replica_id: str, least: int) -> bool:
         """Return whether `least` or more members train on in the present quorum, and this one is none of them.
 
-        Older lives of this member are lost already, so they do not count.
+        Older attempts of this member are lost already, so they do not count.
         """
         return replica_id not in self.inside and len(self.inside) - len(self.gone) >= max(least, 1)
 
@@ -187,10 +187,10 @@ class QuorumState:
         leased: float | None = None,
         granted_through: int = 0,
     ) -> None:
-        """Take over the newest quorum that was reported (R8). Its members' leases began before this life did.
+        """Take over the newest quorum that was reported (R8). Its members' leases began before this process did.
 
         `older`: the last quorums of those of its members that have not received it. `leased`: time after which no lease
-        was sent; None: the start of this life.
+        was sent; None: the start of this process.
         """
         leased = started_at if leased is None else min(leased, started_at)
         self.leased = max(self.leased, leased)

@@ -1,4 +1,4 @@
-"""Table of the members: their records, sessions and lives, and all changes of a member's standing.
+"""Table of the members: their records, sessions and attempts, and all changes of a member's standing.
 
 The quorum state counts members by their standing and joins. It is told of every change here, and nobody else makes one.
 """
@@ -13,23 +13,23 @@ from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.types import Life, Member, Quorum, group_number, group_of
+from torchft_x.core.types import AttemptId, Member, Quorum, group_number, group_of
 
 
 class MemberTable:
-    """Table of all known members: their records, their sessions, and the order of each group's lives."""
+    """Table of all known members: their records, their sessions, and the order of each group's attempts."""
 
     def __init__(self, now: float) -> None:
         self._records: dict[str, MemberRecord] = {}  # replica id -> record
         # Open session -> its member; without sessions that were replaced.
         self._sessions: dict[int, MemberRecord] = {}
-        # Group id -> order of its newest life, and that life's replica id.
+        # Group id -> order of its newest attempt, and that attempt's replica id.
         self._newest: dict[str, tuple[tuple[int, float], str]] = {}
-        self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number of a life it has reported
+        self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number that it has reported
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
-        self._lives: dict[str, list[MemberRecord]] = {}  # life token -> records of that life, usually one
+        self._attempts: dict[str, list[MemberRecord]] = {}  # attempt token -> records of that attempt, usually one
         self._callers: dict[int, MemberRecord] = {}  # open unary request -> the member that asked
-        self._ended: set[str] = set()  # life tokens whose process has exited
+        self._ended: set[str] = set()  # attempt tokens whose process has exited
         self._apart: dict[str, MemberRecord] = {}  # replica id -> record, of members without a session
         self._made = 0  # number of records made so far
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
@@ -76,10 +76,10 @@ class MemberTable:
         self.close(record)
         record.receive(now)
         record.unary = False
-        self._forget_life(record)
-        record.life = hello.life
-        if hello.life.token:
-            self._lives.setdefault(hello.life.token, []).append(record)
+        self._forget_attempt(record)
+        record.attempt_id = hello.attempt_id
+        if hello.attempt_id.token:
+            self._attempts.setdefault(hello.attempt_id.token, []).append(record)
         record.address = hello.address
         record.boot_id = hello.boot_id
         record.library = hello.library
@@ -88,7 +88,7 @@ class MemberTable:
         record.session = hello.session
         self._apart.pop(record.replica_id, None)
         record.notified = False  # what was sent on the older stream may not have arrived
-        if record.proof != LEFT:  # a life whose exit was reported is refused before
+        if record.proof != LEFT:  # an attempt whose exit was reported is refused before
             record.disprove()
         self._sessions[hello.session] = record
         self.on_change(record)
@@ -97,10 +97,10 @@ class MemberTable:
     def restore(self, entry: MemberEntry, now: float) -> None:
         """Restore a member that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
         record = self.ensure(entry.replica_id, now, unary=False)
-        record.life, record.boot_id, record.runs_on = entry.life, entry.boot_id, entry.runs_on
-        if entry.life.token:
-            self._lives.setdefault(entry.life.token, []).append(record)
-        group, order = group_of(entry.replica_id), _order(entry.life)
+        record.attempt_id, record.boot_id, record.runs_on = entry.attempt_id, entry.boot_id, entry.runs_on
+        if entry.attempt_id.token:
+            self._attempts.setdefault(entry.attempt_id.token, []).append(record)
+        group, order = group_of(entry.replica_id), _order(entry.attempt_id)
         newest = self._newest.get(group)
         if newest is None or newest[0] < order:
             self._newest[group] = (order, entry.replica_id)
@@ -113,7 +113,7 @@ class MemberTable:
         if record is not None and absent.proof:
             self.lose(record, absent.proof, proof=absent.proof)
             if absent.proof != LEFT:
-                self._ended.add(record.life.token)
+                self._ended.add(record.attempt_id.token)
         return record
 
     def lost(self, names: frozenset[str]) -> list[MemberRecord]:
@@ -198,35 +198,35 @@ class MemberTable:
         record.lease_sent = leased
         self.on_change(record)
 
-    # --- lives ---------------------------------------------------------------------------------------------------
+    # --- attempts ---------------------------------------------------------------------------------------------------
 
     def superseded_by(self, hello: Hello) -> str:
-        """Return the replica id of a newer life of this group that has been heard (R2); '': there is none."""
+        """Return the replica id of a newer attempt of this group that has been heard (R2); '': there is none."""
         if hello.replica_id in self._fenced:
             return self._fenced[hello.replica_id]
         newest = self._newest.get(group_of(hello.replica_id))
-        if newest is not None and newest[1] != hello.replica_id and _order(hello.life) < newest[0]:
+        if newest is not None and newest[1] != hello.replica_id and _order(hello.attempt_id) < newest[0]:
             return newest[1]
         return ""
 
     def supersede(self, hello: Hello) -> MemberRecord | None:
-        """Make this the newest life of its group. Return the record of the life that it fences, if any (R2)."""
+        """Make this the newest attempt of its group. Return the record of the attempt that it fences, if any (R2)."""
         group = group_of(hello.replica_id)
         older = self._newest.get(group)
-        self._newest[group] = (_order(hello.life), hello.replica_id)
+        self._newest[group] = (_order(hello.attempt_id), hello.replica_id)
         if older is None or older[1] == hello.replica_id:
             return None
         self._fenced[older[1]] = hello.replica_id
         return self._records.get(older[1])
 
     def begun(self, group: str, attempt: int) -> None:
-        """Record a life that its supervisor has reported. It may never say hello."""
+        """Record an attempt that its supervisor has reported. It may never say hello."""
         self._begun[group] = max(attempt, self._begun.get(group, attempt))
 
     def next_attempt(self, group: str) -> int:
-        """Return the number for the next life of this group, as its supervisor names the group.
+        """Return the number for the next attempt of this group, as its supervisor names the group.
 
-        It is above that of every life heard of, so that nothing fences the life.
+        It is above that of every attempt heard of, so that nothing fences the attempt.
         """
         newest = [
             attempt
@@ -235,20 +235,20 @@ class MemberTable:
         ]
         return max([self._begun.get(group, -1), *newest]) + 1
 
-    def of_life(self, token: str) -> list[MemberRecord]:
-        """Return the records of the members that carry this life token, usually one."""
-        return list(self._lives.get(token, ())) if token else []
+    def of_attempt(self, token: str) -> list[MemberRecord]:
+        """Return the records of the members that carry this attempt token, usually one."""
+        return list(self._attempts.get(token, ())) if token else []
 
     def end(self, token: str) -> list[MemberRecord]:
-        """Record that the process with this life token has exited. Return the records of that life."""
+        """Record that the process with this attempt token has exited. Return the records of that attempt."""
         if not token:
             return []
         self._ended.add(token)
         self.supervisors.end(token)
-        return self.of_life(token)
+        return self.of_attempt(token)
 
-    def has_ended(self, life: Life) -> bool:
-        return life.token in self._ended
+    def has_ended(self, attempt_id: AttemptId) -> bool:
+        return attempt_id.token in self._ended
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class MemberTable:
 
     def sight(self, record: MemberRecord, limits: SilenceLimits, now: float) -> Observation:
         """Return what is known of a member's signs of life."""
-        token = record.life.token
+        token = record.attempt_id.token
         watched = None if record.unary else self.supervisors.heard(token)
         halt = self.supervisors.halt_of(token, now - limits.host)
         connected = record.session is not None
@@ -277,7 +277,7 @@ class MemberTable:
     def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
         """Return the members to check more closely: silent for a while, or stopped."""
         halted, since = self.supervisors.halted, now - limits.shortest
-        return [r for r in self if not r.lost and (r.heard < since or r.life.token in halted)]
+        return [r for r in self if not r.lost and (r.heard < since or r.attempt_id.token in halted)]
 
     def gone(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:
         """Return the members that have just run out of time, each with the reason."""
@@ -294,19 +294,19 @@ class MemberTable:
         gone = [r for r in self._apart.values() if r.lost and not r.calls and r.replica_id not in keep]
         for record in gone:
             del self._records[record.replica_id], self._apart[record.replica_id]
-            self._forget_life(record)
+            self._forget_attempt(record)
 
-    def _forget_life(self, record: MemberRecord) -> None:
-        same = self._lives.get(record.life.token, [])
+    def _forget_attempt(self, record: MemberRecord) -> None:
+        same = self._attempts.get(record.attempt_id.token, [])
         if record in same:
             same.remove(record)
             if not same:
-                del self._lives[record.life.token]
+                del self._attempts[record.attempt_id.token]
 
 
-def _order(life: Life) -> tuple[int, float]:
-    """Return what orders lives: attempt, then start.
+def _order(attempt_id: AttemptId) -> tuple[int, float]:
+    """Return what orders attempts: number, then start.
 
     Of two that are equal the one heard later is newer; the random token decides nothing (R2).
     """
-    return (life.attempt, life.started)
+    return (attempt_id.number, attempt_id.started)

@@ -6,8 +6,8 @@ Three things are easily confused, which leads to split brains. Each is modelled 
 * *over* is a proof beside the standing (`proof`, `is_over`): the member commits nothing more in the quorum it holds
   (R9b). Its exit was reported, it left, a connect to it was refused on the lighthouse's own host and boot, or its lease
   has ended. A join disproves all but the last, whatever the standing. A new session disproves a refused connect.
-* *fenced* is a fact about a group's lives, which `MemberTable` keeps for ever (R2): a newer life of the group is here.
-  The fenced one is lost with its session closed, so no transition leads back; but its lease still runs.
+* *fenced* is a fact about a group's attempts, which `MemberTable` keeps for ever (R2): a newer one of the group is
+  here. The fenced one is lost with its session closed, so no transition leads back; but its lease still runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.types import Life
+from torchft_x.core.types import AttemptId
 
 LEFT = "it has left"
 """Proof that a member is over: its own leave."""
@@ -54,7 +54,7 @@ class MemberRecord:
     heard: float  # last sign of life
     place: int = 0  # number of the record, in the order in which records were made
     unary: bool = False  # a client of torchft without a session: no lease, no push, torchft's rules
-    life: Life = Life()
+    attempt_id: AttemptId = AttemptId()
     address: str = ""
     boot_id: str = ""
     library: str = ""

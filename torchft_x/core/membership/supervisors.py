@@ -1,7 +1,8 @@
 """Records what supervisors report about the members they watch over: that the host lives, that a process is stopped.
 
-A supervisor names a member by the token of its life. A group over several nodes has a supervisor on each, and its group
-server runs on node 0. So node 0's silence is told apart from the group's. Each supervisor may report a stopped process.
+A supervisor names a member by the token of its attempt. A group over several nodes has a supervisor on each, and its
+group server runs on node 0. So node 0's silence is told apart from the group's. Each supervisor may report a stopped
+process.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class SupervisorLiveness:
         self._resting: set[str] = set()  # groups of these that were drained
         self._on: dict[int, Presence] = {}  # open stream -> its supervisor
         self._last: dict[str, float] = {}  # group -> when its supervisor on node 0 was heard last, once that has gone
-        self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
-        self._watched: dict[str, str] = {}  # inverse of `_life_of`: token -> group
-        # Life token, of the newest life or not -> stream of the supervisor that reports on it.
+        self._attempt_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest attempt
+        self._watched: dict[str, str] = {}  # inverse of `_attempt_of`: token -> group
+        # Attempt token, of the newest attempt or not -> stream of the supervisor that reports on it.
         self._told_on: dict[str, int] = {}
-        self._tells: dict[int, str] = {}  # inverse of `_told_on`: a supervisor has one life at a time
-        # Life token -> when that supervisor was heard last, once its stream has ended.
+        self._tells: dict[int, str] = {}  # inverse of `_told_on`: a supervisor has one attempt at a time
+        # Attempt token -> when that supervisor was heard last, once its stream has ended.
         self._silent: dict[str, float] = {}
-        # Life token -> stream -> what it reports of a stopped process.
+        # Attempt token -> stream -> what it reports of a stopped process.
         self._halts: dict[str, dict[int, StoppedProcess]] = {}
 
         self._held: dict[int, State] = {}  # stream -> newest state that all workers of its node left with it
@@ -68,7 +69,7 @@ class SupervisorLiveness:
 
     @property
     def held(self) -> dict[str, State]:
-        """State from which each group's next life goes on, by group, as far as its supervisors here have reported.
+        """State from which each group's next attempt goes on, by group, as far as its supervisors here have reported.
 
         Drained groups bring none.
         """
@@ -118,30 +119,30 @@ class SupervisorLiveness:
                 self._resting.discard(event.group)
 
     def begin(self, group: str, attempt: int, token: str, stream: int = 0) -> None:
-        """Record that this life of the group runs.
+        """Record that this attempt of the group runs.
 
-        An older supervisor, whose group runs elsewhere by now, reports an older life.
+        An older supervisor, whose group runs elsewhere by now, reports an older attempt.
         """
         if token and stream in self._on:
             self._told_on.pop(self._tells.get(stream, ""), None)
             self._silent.pop(token, None)
             self._told_on[token], self._tells[stream] = stream, token
-        number, older = self._life_of.get(group, (attempt, ""))
+        number, older = self._attempt_of.get(group, (attempt, ""))
         if attempt >= number:
             self._watched.pop(older, None)
-            self._life_of[group] = attempt, token
+            self._attempt_of[group] = attempt, token
             self._watched[token] = group
 
     def end(self, token: str) -> None:
-        """Record that this life has ended."""
+        """Record that this attempt has ended."""
         self._silent.pop(token, None)
         self._tells.pop(self._told_on.pop(token, 0), None)
 
     def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
-        """Record that a process of this life is stopped. `halt` None: none is stopped any more."""
+        """Record that a process of this attempt is stopped. `halt` None: none is stopped any more."""
         if stream not in self._on:
             return
-        self._forget(stream)  # a supervisor has one life at a time
+        self._forget(stream)  # a supervisor has one attempt at a time
         if halt is not None:
             self._halts.setdefault(token, {})[stream] = halt
 
@@ -151,12 +152,12 @@ class SupervisorLiveness:
             del self._halts[token]
 
     def heard(self, token: str) -> float | None:
-        """Return when the supervisor beside this life's group server (node 0) was last heard; None: none is here."""
+        """Return when the supervisor beside this attempt's group server (node 0) was last heard; None: none is here."""
         beside = self._groups.get(self._watched.get(token, ""), {}).get(0) if token else None
         return None if beside is None else beside.last_sign
 
     def last_heard(self, token: str) -> float | None:
-        """Return when the supervisor beside this life's group server was last heard, even if its stream has ended.
+        """Return when the supervisor beside this attempt's group server was last heard, even if its stream has ended.
 
         None: it never spoke to this lighthouse, or the group runs elsewhere.
         """
@@ -164,17 +165,17 @@ class SupervisorLiveness:
         return self._last.get(self._watched.get(token, "")) if heard is None else heard
 
     def last_told(self, token: str) -> float | None:
-        """Return when the supervisor that reports on this life was last heard, even if its group now runs elsewhere."""
+        """Return when the supervisor that reports on this attempt was last heard, even if the group runs elsewhere."""
         stream = self._told_on.get(token)
         return self._silent.get(token) if stream is None else self._on[stream].heard[stream]
 
     def group_of(self, token: str) -> str:
-        """Return the group of this life, as its supervisor names it; '': no supervisor here watches over the life."""
+        """Return the group of this attempt, as its supervisor names it; '': no supervisor here watches over it."""
         group = self._watched.get(token, "") if token else ""
         return group if group in self._groups else ""
 
     def silent_host(self, token: str, since: float) -> str:
-        """Return the host of a supervisor of the life's other nodes that has a stream and was not heard since then.
+        """Return the host of a supervisor of the attempt's other nodes that has a stream and was not heard since then.
 
         '': there is none.
         """
@@ -183,7 +184,7 @@ class SupervisorLiveness:
         return next((place.host for place in silent), "")
 
     def halt_of(self, token: str, since: float) -> StoppedProcess | None:
-        """Return the longest stop of a process of that life that a supervisor heard at `since` or later reports.
+        """Return the longest stop of a process of that attempt that a supervisor heard at `since` or later reports.
 
         A silent supervisor may be kept from reporting that the process goes on.
         """
@@ -195,7 +196,7 @@ class SupervisorLiveness:
 
     @property
     def halted(self) -> set[str]:
-        """Tokens of the lives of which a process is stopped now."""
+        """Tokens of the attempts of which a process is stopped now."""
         return set(self._halts)
 
     def forgive(self, seconds: float, now: float) -> None:

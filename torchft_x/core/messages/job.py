@@ -11,7 +11,7 @@ from torchft_x.core.messages.common import Note, Tick
 
 @dataclass(frozen=True, slots=True)
 class SupervisorHere:
-    """A supervisor's stream is established. The supervisor watches over the lives of `group` on its node `node`."""
+    """A supervisor's stream is established. The supervisor watches over the attempts of `group` on its node `node`."""
 
     group: str
     host: str
@@ -30,17 +30,17 @@ class SupervisorGone:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeStarted:
+class AttemptStarted:
     group: str
     attempt: int
-    life: str  # token, as in `core.types.Life`
+    attempt_token: str  # as in `core.types.AttemptId`
 
 
 @dataclass(frozen=True, slots=True)
-class LifeExited:
+class AttemptExited:
     group: str
     attempt: int
-    life: str
+    attempt_token: str
     code: int
     reason: str
 
@@ -73,9 +73,9 @@ class GroupsChanged:
 
 @dataclass(frozen=True, slots=True)
 class QuorumIssued:
-    """A quorum was issued. `lives`: life tokens of its members, without those that have none (torchft's clients)."""
+    """A quorum was issued. The tokens are those of its members, without those that have none (torchft's clients)."""
 
-    lives: frozenset[str]
+    attempt_tokens: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class SidecarFinished:
     sentence: str
 
 
-GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | GroupRests | SupervisorFinished
+GroupEvent = SupervisorHere | SupervisorGone | AttemptStarted | AttemptExited | GroupRests | SupervisorFinished
 SidecarEvent = SidecarHere | SidecarGone | SidecarFinished
 RosterEvent = GroupEvent | SidecarEvent | GroupsChanged | QuorumIssued | Tick
 

@@ -9,7 +9,7 @@ from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
-from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, Quorum, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------
 
@@ -20,7 +20,7 @@ class Hello:
 
     session: int
     replica_id: str
-    life: Life = Life()
+    attempt_id: AttemptId = AttemptId()
     address: str = ""
     state: State = State()
     quorum: Quorum | None = None  # newest quorum that the group knows
@@ -108,20 +108,20 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeBegun:
-    """A supervisor has started this life of its group."""
+class AttemptBegun:
+    """A supervisor has started this attempt of its group."""
 
     group: str  # group id or number, as the supervisor names it
     attempt: int
-    life_token: str = ""
+    attempt_token: str = ""
     stream: int = 0  # stream of the supervisor that reports; 0: a group over several nodes
 
 
 @dataclass(frozen=True, slots=True)
-class LifeEnded:
-    """A supervisor reports that the process with this life token has exited. This proves its death."""
+class AttemptEnded:
+    """A supervisor reports that the process with this attempt token has exited. This proves its death."""
 
-    life_token: str
+    attempt_token: str
     code: int = 0
 
 
@@ -133,11 +133,11 @@ class SupervisorHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeHalted:
-    """A supervisor reports that a process of this life has been stopped (SIGSTOP, a debugger) for `seconds`."""
+class AttemptHalted:
+    """A supervisor reports that a process of this attempt has been stopped (SIGSTOP, a debugger) for `seconds`."""
 
     stream: int
-    life_token: str
+    attempt_token: str
     who: str  # such as "worker 1"; empty: no process is stopped any more
     seconds: float = 0.0
 
@@ -152,7 +152,7 @@ class UnaryJoin:
 
 @dataclass(frozen=True, slots=True)
 class CopyHeld:
-    """A supervisor reports the state that its group's next life can resume from, after a life, before `LifeEnded`.
+    """A supervisor reports the state that its group's next attempt can resume from, before `AttemptEnded` of the last.
 
     `state`: the newest that all workers of the supervisor's node have left in its memory."""
 
@@ -184,12 +184,12 @@ LighthouseEvent = (
     | SignOfLife
     | Closed
     | Probed
-    | LifeBegun
-    | LifeEnded
+    | AttemptBegun
+    | AttemptEnded
     | SupervisorHere
     | SupervisorHeard
     | SupervisorGone
-    | LifeHalted
+    | AttemptHalted
     | CopyHeld
     | GroupRests
     | UnaryJoin
@@ -264,7 +264,7 @@ class SendPatience:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Tell the session that a newer life of its group is here, then close the session."""
+    """Tell the session that a newer attempt of its group is here, then close the session."""
 
     session: int
     by: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import LifeExited, LifeStarted
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted
 
 # --- in ----------------------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class NodeReady:
-    """The node runs nothing and waits for the life with this attempt number, or a later one."""
+    """The node runs nothing and waits for the attempt with this number, or a later one."""
 
     session: int
     attempt: int
@@ -44,20 +44,20 @@ class NodeReady:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """The node has taken the order to begin, so its part of the life may run."""
+    """The node has taken the order to begin, so its part of the attempt may run."""
 
     session: int
     attempt: int
-    life: str
+    attempt_token: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """No process of the node's part of the life is left. Code 0: all its workers finished well."""
+    """No process of the node's part of the attempt is left. Code 0: all its workers finished well."""
 
     session: int
     attempt: int
-    life: str
+    attempt_token: str
     code: int
     reason: str
 
@@ -73,23 +73,23 @@ class NodeDone:
 
 NodeEvent = NodeHere | NodeGone | NodeReady | NodeStarted | NodeEnded | NodeDone | Tick
 
-# --- out (besides the roster's LifeStarted and LifeExited, about the group as a whole) -----------------------------------
+# --- out (besides the roster's AttemptStarted and AttemptExited, about the group as a whole) -----------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SendBegin:
     session: int
     attempt: int
-    life: str
+    attempt_token: str
     meeting: str
 
 
 @dataclass(frozen=True, slots=True)
-class SendLifeOver:
-    """Tell the node to end its part of this life, which is over. Code 0: it finished well on all nodes."""
+class SendAttemptOver:
+    """Tell the node to end its part of this attempt, which is over. Code 0: it finished well on all nodes."""
 
     session: int
-    life: str
+    attempt_token: str
     code: int
     reason: str
 
@@ -116,4 +116,4 @@ class CloseStream:
     session: int
 
 
-NodeEffect = SendBegin | SendLifeOver | SendStop | RefuseNode | CloseStream | LifeStarted | LifeExited | Note
+NodeEffect = SendBegin | SendAttemptOver | SendStop | RefuseNode | CloseStream | AttemptStarted | AttemptExited | Note

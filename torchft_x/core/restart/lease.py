@@ -52,7 +52,7 @@ class LeaseRule:
     """One contender: when it may take the lease, and until when it holds it. Times on its own monotonic clock."""
 
     def __init__(self, owner: str) -> None:
-        self.owner = owner  # not empty; names this contender and its next lives on this host
+        self.owner = owner  # not empty; names this contender and its restarts on this host
         self.held: LeaseEntry | None = None  # entry that it swapped in last; None: it is a standby
         self._valid_until = 0.0  # end of the lease that is held
         self._seen: LeaseEntry | None = None  # another contender's entry, as last read
@@ -67,7 +67,7 @@ class LeaseRule:
             return None
         if entry != self._seen:
             self._seen, self._since = entry, now
-        known_dead = entry.owner in ("", self.owner)  # our former life has ended, as our starter has seen
+        known_dead = entry.owner in ("", self.owner)  # our former process has ended, as our starter has seen
         if known_dead or now - self._since > TIMING.failover_ttl + TIMING.failover_margin:
             return LeaseEntry(entry.epoch + 1, 0, self.owner)
         return None

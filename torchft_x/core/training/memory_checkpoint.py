@@ -4,9 +4,9 @@ A rank has two slots, each with room for one state. All ranks of a group copy af
 copy with the decision of a step, and each rank's vote reports its progress. The newest state that all ranks are known
 to hold complete is the group's (`HeldCopies.common`). Its slot is not overwritten, so a killed group always has it.
 
-A new life resumes from that state and reports it when it first asks for a quorum. From then on it is a member like any
-other. If others train, they go on and it heals (R22). If no member carries the quorum before, the newest state wins
-(R9). A life whose heal breaks off in the middle resumes from the copy again, because the heal has spoilt its own state.
+A new attempt resumes from that state and reports it when it first asks for a quorum. From then on it is a member like
+any other. If others train, they go on and it heals (R22). If no member carries the quorum before, the newest state wins
+(R9). An attempt whose heal breaks off resumes from the copy again, because the heal has spoilt its own state.
 """
 
 from __future__ import annotations

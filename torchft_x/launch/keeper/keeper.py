@@ -35,7 +35,7 @@ from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 
-_TICK = 1.0  # seconds; the longest sleep, after which the supervisors' lives files are read
+_TICK = 1.0  # seconds; the longest sleep, after which the supervisors' attempts files are read
 _TICK_BLIND = 0.25  # seconds; the longest sleep on kernels without pidfd
 
 
@@ -55,10 +55,10 @@ class Keeper:
         self._outcome: Outcome | None = None  # None while the job runs
         self._ending = False  # whether the job ends, so that no process is started
         self._publisher = JobRecordWriter(what)
-        self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their lives
+        self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their starts
         self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- start and end --------------------------------------------------------------------------------------------
 
     def run(self) -> int:
         """Run the job until it is over and no process of it is left, and return the exit code."""
@@ -67,7 +67,7 @@ class Keeper:
         self._stops.watch_signals()
         if self._plan.launcher is not None:
             self._stops.watch_launcher(self._plan.launcher, 128 + signal.SIGTERM)
-        (self._folder / "lives").mkdir(exist_ok=True)
+        (self._folder / "attempts").mkdir(exist_ok=True)
         self._publisher.publish(self._processes.values(), self._groups)
         self._events.emit("start")
         try:
@@ -108,7 +108,7 @@ class Keeper:
         self._publisher.publish(self._processes.values(), self._groups)
 
     def _extra(self, replica: Replica, how: Process) -> list[str]:
-        """Return a lighthouse's extra arguments: a port that it keeps over all its lives, and the file with the job's groups."""
+        """Return a lighthouse's extra arguments: a port that it keeps, and the file with the job's groups."""
         if replica.role.kind != "lighthouse":
             return []
         any_port = [] if "--bind" in how.args else ["--bind", "[::]:0"]

@@ -19,7 +19,7 @@ from torchft_x.launch.keeper.streams import Streams
 from torchft_x.launch.keeper.upkeep import Replica
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
-from torchft_x.launch.workers import lives_file
+from torchft_x.launch.workers import attempts_file
 
 
 class RoleProcess:
@@ -32,10 +32,10 @@ class RoleProcess:
         self._extra = tuple(extra)
         self._plan = plan
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
-        self._lives = folder(plan.run_dir) / "lives" / f"{replica.role.name}-{replica.number}"
+        self._attempts = folder(plan.run_dir) / "attempts" / f"{replica.role.name}-{replica.number}"
         self._before = 0  # restarts reported by earlier processes of this replica
-        self._reported: lives_file.LivesReport | None = None  # newest content of the present process's lives file
-        self._life_before = ""  # newest `LivesReport.runs` from an earlier process of this replica
+        self._reported: attempts_file.AttemptsReport | None = None  # newest report of the present process
+        self._attempt_before = ""  # newest `AttemptsReport.runs` from an earlier process of this replica
         self.pid: int | None = None  # None while no process runs
         self._known: Pid | None = None  # pid and start time; None while no process runs
         self.pidfd: int | None = None  # readable when the process ends
@@ -55,8 +55,8 @@ class RoleProcess:
     def start(self, now: float, groups: int) -> None:
         """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
         command = self.command(groups)
-        if self._reported is not None:  # if None, it was killed before its first life, and `_life_before` still holds
-            self._life_before = self._reported.after(self._life_before)
+        if self._reported is not None:  # None: it was killed before its first attempt, `_attempt_before` still holds
+            self._attempt_before = self._reported.after(self._attempt_before)
         environ = self._environment()
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
@@ -64,7 +64,7 @@ class RoleProcess:
         shim = [] if ours else [sys.executable, "-S", SHIM, "server", str(os.getpid())]
         if self._reported is not None:
             self._before += self._reported.restarts
-            self._lives.unlink(missing_ok=True)
+            self._attempts.unlink(missing_ok=True)
             self._reported = None
         process = subprocess.Popen(
             [*shim, *command],
@@ -99,8 +99,8 @@ class RoleProcess:
             process_tree.send([self.pid], signal.SIGKILL)
 
     def poll(self) -> bool:
-        """Read the supervisor's lives file, and return whether it has changed."""
-        told = lives_file.read(self._lives)
+        """Read the supervisor's attempts file, and return whether it has changed."""
+        told = attempts_file.read(self._attempts)
         changed = told != self._reported
         self._reported = told
         return changed
@@ -127,9 +127,9 @@ class RoleProcess:
         if not replica.role.kind:
             return out
         out[env.LAUNCHER_PID] = str(os.getpid())
-        out[env.LIVES_FILE] = str(self._lives)
-        if self._life_before:  # processes of that life were killed when its supervisor ended
-            out[env.LIFE_BEFORE] = self._life_before
+        out[env.ATTEMPTS_FILE] = str(self._attempts)
+        if self._attempt_before:  # processes of that attempt were killed when its supervisor ended
+            out[env.ATTEMPT_BEFORE] = self._attempt_before
         # Any other exit code means an end from outside, not reported to the lighthouse.
         out.setdefault(env.NO_RESTART_EXIT_CODE, "1")
         if replica.role.kind == "lighthouse" and replica.starts:

@@ -109,7 +109,7 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
             pods, version = cluster.list_at("Pod", selector)
             pod = state.newest(pods)
             if pod is not None and state.has_begun(pod):
-                mark = marks.setdefault(state.life(pod), _Mark(since=begin))
+                mark = marks.setdefault(state.container_attempt(pod), _Mark(since=begin))
                 if not mark.done:
                     last = not state.is_running(pod)
                     yield from _log(cluster, pod, part, follow, mark)
@@ -143,7 +143,7 @@ def written(cluster: Cluster, pod: Json) -> Iterator[str]:
     """
     container = names.label(pod["metadata"]["labels"][names.ROLE])
     for previous in (True, False):
-        if state.has_begun(pod) if not previous else state.life(pod)[1] > 0:
+        if state.has_begun(pod) if not previous else state.container_attempt(pod)[1] > 0:
             try:
                 yield from _split(cluster.log(pod["metadata"]["name"], container, previous=previous))
             except ClusterError as e:
@@ -153,7 +153,7 @@ def written(cluster: Cluster, pod: Json) -> Iterator[str]:
 
 @dataclass
 class _Mark:
-    """Position up to which the log of one life of a container has been read."""
+    """Position up to which the log of one attempt of a container has been read."""
 
     since: float | None  # Unix seconds from which to read
     last: str = ""  # timestamp of the last line, in the cluster's format

@@ -103,7 +103,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Return the lines of all incarnations of a replica, in order. One file holds both streams, so `streams` is ignored."""
+        """Return the lines of all attempts of a replica, in order. One file holds both streams, so `streams` is ignored."""
         now = self._status_reader.poll(app_id)
         if now is None:
             raise common.unknown_job(NAME, app_id)

@@ -44,28 +44,28 @@ Files = dict[str, bytes]  # suffix of the file's name, after the worker's -> con
 
 @dataclass(frozen=True)
 class Incident:
-    """Life of a group on this node, with its workers. Immutable, so that the main thread can pass it on."""
+    """Attempt of a group on this node, with its workers. Immutable, so that the main thread can pass it on."""
 
-    life: str  # token of the life
+    attempt_token: str  # token of the attempt
     targets: tuple[Target, ...]  # workers that were announced
     log: Path | None  # file with the workers' output
     ranks: bool  # whether the lines of the log begin with the rank
-    folder: Path  # private folder of the life: the workers' status files, sockets and error files
+    folder: Path  # private folder of the attempt: the workers' status files, sockets and error files
 
 
 @dataclass(frozen=True)
 class Hung:
-    """Life that hangs, and must be ended."""
+    """Attempt that hangs, and must be ended."""
 
-    life: str  # token of the life
+    attempt_token: str  # token of the attempt
     reason: str  # phrase with the rank, its place in the code and the duration
 
 
-def incident_of(life: Attempt, token: str) -> Incident:
-    """Return the incident for a life with its present workers."""
-    spec = life.spec
-    targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(life.pids.items())]
-    return Incident(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
+def incident_of(attempt: Attempt, token: str) -> Incident:
+    """Return the incident for an attempt with its present workers."""
+    spec = attempt.spec
+    targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(attempt.pids.items())]
+    return Incident(token, tuple(targets), attempt.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
 
 
 @dataclass
@@ -90,30 +90,30 @@ class Collector:
         self._groups = groups
         self._wake = wake  # wakes the main thread, for `take`
         self._began = time.time()
-        self._incident: Incident | None = None  # the running life; replaced as a whole
+        self._incident: Incident | None = None  # the running attempt; replaced as a whole
         self._events: deque[_Event] = deque()  # from the main thread to the collector's
         self._found: deque[tuple[Path, str]] = deque()  # from the collector's thread to the main thread
         self._stir = threading.Event()  # set when there is work
         self._closing = False
         self._done_in: set[str] = set()  # names of folders that have our part
-        self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
-        self._views: dict[int, View] = {}  # by pid, of the life that was read last; only for the collector's thread
+        self._stalled: tuple[str, object] | None = None  # attempt and step of the newest stall
+        self._views: dict[int, View] = {}  # by pid, of the attempt that was read last; only for the collector's thread
         self._hang_timeout = hang_timeout  # never changes
-        self._hangs: tuple[str, HangDetector] | None = None  # token of a life, and the evidence of its hang
-        self.hung: Hung | None = None  # newest life that hangs; set by the collector's thread, read by the main thread
+        self._hangs: tuple[str, HangDetector] | None = None  # token of an attempt, and the evidence of its hang
+        self.hung: Hung | None = None  # newest hung attempt; set by the collector's thread, read by the main thread
         self._lost: dict[str, tuple[float, str]] = {}  # replica id -> monotonic time to create its folder, reason
         self._lost_done: set[str] = set()  # replica ids of handled losses
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
     def watch(self, incident: Incident | None) -> None:
-        """Set the running life; None if none runs."""
+        """Set the running attempt; None if none runs."""
         self._incident = incident
 
     def stopped(self, incident: Incident, who: str, seconds: float) -> None:
         """Collect evidence about a worker that has been stopped for this many seconds."""
         reason = f"{who} has been stopped for {seconds:.0f} s"
-        self._hand_over(_Event("stopped", f"{self._group}-{incident.life[:8]}", reason, incident))
+        self._hand_over(_Event("stopped", f"{self._group}-{incident.attempt_token[:8]}", reason, incident))
 
     def last_words(self, incident: Incident, dead: Sequence[int]) -> dict[int, Files]:
         """Return status, stacks and Flight Recorder of ranks that will be killed because another died, by rank.
@@ -130,12 +130,12 @@ class Collector:
         return {futures[f]: f.result() for f in done}
 
     def died(self, incident: Incident, reason: str, held: dict[int, Files]) -> None:
-        """Collect evidence about a life that has failed. Its private folder may be removed after this call."""
+        """Collect evidence about an attempt that has failed. Its private folder may be removed after this call."""
         for target in incident.targets:
             error = _error_file(incident, target.rank)
             if error is not None:
                 held.setdefault(target.rank, {})["error.json"] = error
-        self._hand_over(_Event("died", f"{self._group}-{incident.life[:8]}", reason, incident, held))
+        self._hand_over(_Event("died", f"{self._group}-{incident.attempt_token[:8]}", reason, incident, held))
 
     def take(self) -> list[tuple[Path, str]]:
         """Return the new findings, each a folder and a sentence."""
@@ -182,8 +182,8 @@ class Collector:
             said = self._read(target)
             if said is None or not probe_worker.goes_on(target):
                 continue  # `stopped` and `died` report such workers; one that starts has no status yet
-            if stalls.is_stalled(said) and self._stalled != (incident.life, said.get("step")):
-                self._stalled = (incident.life, said.get("step"))
+            if stalls.is_stalled(said) and self._stalled != (incident.attempt_token, said.get("step")):
+                self._stalled = (incident.attempt_token, said.get("step"))
                 seconds = float(said.get("step_seconds", 0.0))
                 reason = f"no step for {seconds:.0f} s, the limit is {stalls.limit(said):.0f} s"
                 self._collect(_Event("stalled", f"step-{said.get('step')}", reason, incident))
@@ -196,13 +196,13 @@ class Collector:
                     self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", incident))
 
     def _look_for_hang(self, incident: Incident) -> None:
-        """Set `hung` if the life hangs, after collecting its evidence."""
-        if self._hangs is None or self._hangs[0] != incident.life:
+        """Set `hung` if the attempt hangs, after collecting its evidence."""
+        if self._hangs is None or self._hangs[0] != incident.attempt_token:
             self._hangs = (
-                incident.life,
+                incident.attempt_token,
                 HangDetector(self._hang_timeout, self._hangs[1] if self._hangs is not None else None),
             )
-        if self.hung is not None and self.hung.life == incident.life:
+        if self.hung is not None and self.hung.attempt_token == incident.attempt_token:
             return
         hangs = self._hangs[1]
         said = {t: s for t in incident.targets if (s := self._read(t)) is not None}
@@ -226,8 +226,9 @@ class Collector:
         where = f" in {place(stacks[still])}" if stacks[still] else ""
         what = "no step" if over else "no step, nothing computed, read or written"
         reason = f"hung: rank {still.rank} stands still{where}; {what} for {seconds:.0f} s"
-        hung = Hung(incident.life, reason)
-        self._collect(_Event("hung", f"{self._group}-{incident.life[:8]}", reason, incident), lambda: self._end(hung))
+        hung = Hung(incident.attempt_token, reason)
+        what = f"{self._group}-{incident.attempt_token[:8]}"
+        self._collect(_Event("hung", what, reason, incident), lambda: self._end(hung))
 
     def _end(self, hung: Hung) -> None:
         self.hung = hung
@@ -298,7 +299,8 @@ class Collector:
                 missing.append(f"rank {target.rank} (process {target.pid}) does not answer: {silent}")
             for name, data in files.items():
                 _write(folder / f"{stem}-{target.rank}.{name}", data)
-        why = {"group": self._group, "life": incident.life, "why": event.why, "reason": event.reason, "t": began}
+        why: dict[str, object] = {"group": self._group, "attempt_token": incident.attempt_token}
+        why |= {"why": event.why, "reason": event.reason, "t": began}
         why |= {"ranks": [t.rank for t in incident.targets], "missing": missing}
         first = min((t.rank for t in incident.targets), default=0)
         part = stem if first == 0 else f"{stem}-from-{first}"  # for the group's other nodes

@@ -1,7 +1,7 @@
 """Folders in which the supervisors of a job collect evidence of one event: ``RUN_DIR/dumps/<n>-<why>-<what>``.
 
 The supervisors share only the run directory. The first one that notices an event creates the folder, and the others add
-their parts. `what` names the event and is the same for all of them (a group's life, a step).
+their parts. `what` names the event and is the same for all of them (a group's attempt, a step).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ STACKS, RECORDER, HANG = "stacks", "recorder", "hang"
 """Requests to a worker. `HANG` may be followed by a number of seconds."""
 _LIMITS = {STACKS: 1 << 20, RECORDER: 1 << 24, HANG: 1}  # bytes; a full Flight Recorder (2,000) has 1 MB
 SCRATCH = "torchft_x-"
-"""Prefix of a supervisor's folder in the temporary one. It has a folder for each life."""
+"""Prefix of a supervisor's folder in the temporary one. It has a folder for each attempt."""
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 _THREADS = 200  # largest number of threads of a process that are described
@@ -47,11 +47,11 @@ class Target:
 
     rank: int  # rank in its group
     pid: int
-    folder: Path  # private folder of its life
+    folder: Path  # private folder of its attempt
 
 
 def find(pid: int, temporary: Path) -> Target | None:
-    """Return the worker with this process id, by the link in the folder of its life below `temporary`.
+    """Return the worker with this process id, by the link in the folder of its attempt below `temporary`.
 
     Return None if there is no such link: the worker accepts no requests.
     """

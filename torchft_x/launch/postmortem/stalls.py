@@ -7,7 +7,7 @@ from typing import Any
 
 from torchft_x.timing import TIMING
 
-_TIMES = 5.0  # limit as a multiple of the longest step of this life
+_TIMES = 5.0  # limit as a multiple of the longest step of this attempt
 _OF_TIMEOUT = 0.75  # part of a collective's timeout, after which the stacks and the collectives in flight are gone
 
 

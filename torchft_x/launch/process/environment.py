@@ -28,24 +28,24 @@ class JobSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings(JobSettings):
-    """Settings for the workers of one life."""
+    """Settings for the workers of one attempt."""
 
     group: str
     groups: int
     workers: int  # on this node
-    life: str
-    folder: str  # private folder of this life, for the workers' sockets
+    attempt_token: str
+    folder: str  # private folder of this attempt, for the workers' sockets
     cores: int  # cores of this host that this process may use
     groups_here: int  # groups, or nodes of groups, that share this host
     memory_slots: str = ""  # result of `checkpoint_memory.CheckpointMemory.setting`; empty if there are no slots
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
-    """Return `base` with a trainer's variables. The group's and life's override the user's; tuning ones stay if set."""
+    """Return `base` with a trainer's variables. Ours override the user's; tuning ones stay if set."""
     out = sidecar_environment(base, settings)
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
-    out[env.LIFE] = settings.life
+    out[env.ATTEMPT_TOKEN] = settings.attempt_token
     out.pop(env.MEMORY_SLOTS, None)
     if settings.memory_slots:
         out[env.MEMORY_SLOTS] = settings.memory_slots
@@ -72,7 +72,7 @@ def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[
     out[env.ADVERTISE_HOST] = settings.advertise_host
     if settings.token_file is not None:
         out[env.TOKEN_FILE] = settings.token_file
-    for name in (env.LAUNCHER_PID, env.LIVES_FILE, env.LIFE_BEFORE, env.ALIVE):  # meant for the supervisor only
+    for name in (env.LAUNCHER_PID, env.ATTEMPTS_FILE, env.ATTEMPT_BEFORE, env.ALIVE):  # meant for the supervisor only
         out.pop(name, None)
     out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
     return with_package(out, settings.package_root)
@@ -111,15 +111,15 @@ class Rendezvous:
     host: str  # host of the group's store
     port: int
     workers: int  # on each node
-    folder: str  # private folder of this life, for the error files
+    folder: str  # private folder of this attempt, for the error files
     node: int = 0
     nodes: int = 1
 
 
-def worker_environment(life: Mapping[str, str], meet: Rendezvous, local_rank: int) -> dict[str, str]:
+def worker_environment(common: Mapping[str, str], meet: Rendezvous, local_rank: int) -> dict[str, str]:
     """Return the environment of one worker, with the same variables as under torchrun (a test compares the two)."""
     rank, total = meet.node * meet.workers + local_rank, meet.nodes * meet.workers
-    out = {**life, **_SIGNALS}
+    out = {**common, **_SIGNALS}
     out |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),

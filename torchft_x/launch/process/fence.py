@@ -1,7 +1,7 @@
 """Fence file: it holds the name of the newest of several starts of a supervisor, written by the launcher at that start.
 
 A launcher that starts a supervisor elsewhere can't always stop the earlier one, which may run on behind a broken network.
-When the network is back, the two would fence each other's lives in turn, so the earlier one stops itself by this file.
+When the network is back, the two would fence each other's attempts in turn, so the earlier one stops by this file.
 """
 
 from __future__ import annotations

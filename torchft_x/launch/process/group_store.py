@@ -1,8 +1,9 @@
 """The store behind MASTER_ADDR and MASTER_PORT, for a script's own `init_process_group`. It asks for no secret.
 
-The supervisor keeps its listener open for as long as a life runs; for a group on one node that is a loopback address. The
-store itself is torch's, in a process of its own. With one rank that process starts at the first connection, which most
-such groups never make; with several ranks it starts at once. The warm parent forks it; without one it imports torch first.
+The supervisor keeps its listener open for as long as an attempt runs; for a group on one node that is a loopback
+address. The store itself is torch's, in a process of its own. With one rank that process starts at the first
+connection, which most such groups never make; with several ranks it starts at once. The warm parent forks it; without
+one it imports torch first.
 
     python group_store.py DESCRIPTOR HOST PORT      the process of the store
 """
@@ -35,7 +36,7 @@ def loopback() -> socket.socket:
 
 
 class GroupStore:
-    """Store of one life: owns the listening socket and starts the store's process.
+    """Store of one attempt: owns the listening socket and starts the store's process.
 
     Used on the supervisor's main thread only: the death signal of the process is tied to the thread that starts it.
     """
@@ -94,7 +95,7 @@ class GroupStore:
 
 
 def serve(descriptor: int, host: str, port: int) -> NoReturn:
-    """Serve the store in this process until the supervisor kills it (SIGKILL) at the end of the life."""
+    """Serve the store in this process until the supervisor kills it (SIGKILL) at the end of the attempt."""
     from torch.distributed import TCPStore
 
     _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)

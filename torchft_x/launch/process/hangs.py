@@ -42,12 +42,12 @@ class Usage:
 
 
 class HangDetector:
-    """Hang detection for one life of a group, on one node.
+    """Hang detection for one attempt of a group, on one node.
 
     Args:
-        limit: seconds without a step after which the life is killed, even if its processes are busy; None to decide by evidence.
-        before: the detection of the life before. A first step hangs if it is idle for twice as long as that life's longest
-            step (but at least `TIMING.hang_idle`, at most `TIMING.hang_idle_at_first` seconds).
+        limit: seconds without a step after which the attempt is killed, even if it is busy; None to decide by evidence.
+        before: the detection of the attempt before. A first step hangs if it is idle for twice as long as that
+            attempt's longest step (but at least `TIMING.hang_idle`, at most `TIMING.hang_idle_at_first` seconds).
     """
 
     def __init__(self, limit: float | None = None, before: HangDetector | None = None) -> None:

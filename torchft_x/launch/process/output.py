@@ -87,7 +87,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Relay:
-    """Pipes of one life's workers. Passes their output on, and keeps the end of each stderr. Used by one thread.
+    """Pipes of one attempt's workers. Passes their output on, and keeps the end of each stderr. Used by one thread.
 
     `first_rank` is given for one node of several. With `labels` each line becomes a JSON object with these labels
     (torchft_x.log_lines).

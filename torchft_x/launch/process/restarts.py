@@ -1,4 +1,4 @@
-"""Decides whether a group is restarted. Pure: takes how its lives ended, returns a decision.
+"""Decides whether a group is restarted. Pure: takes how its attempts ended, returns a decision.
 
 * `max_restarts` restarts are allowed within any `window` (an hour), so that a job of weeks survives daily faults
   and a broken one stops.
@@ -10,7 +10,7 @@
   If its type points to a typo or a missing module there is no second try; after the same one twice in a row, no third.
 * Exit code 73 (`EX_CANTCREAT`) means that the result can't be written. The training is lost, and another try would lose it
   again.
-* The first restart comes at once. Only after several lives in a row without progress is there a back-off, which grows.
+* The first restart comes at once. After several attempts in a row without progress there is a back-off, which grows.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class RestartRules:
     """Restarts allowed within `window`."""
     window: float = 3600.0
     """Length of the budget's sliding window, in seconds."""
-    quick: float = TIMING.life_quick
-    """Seconds. A life shorter than this, without a committed step, made no progress."""
+    quick: float = TIMING.attempt_quick
+    """Seconds. An attempt shorter than this, without a committed step, made no progress."""
     loop: int = 3
-    """Number of such lives in a row, each ended by the program's own fault, that is a crash loop."""
+    """Number of such attempts in a row, each ended by the program's own fault, that is a crash loop."""
     steps: bool = True
     """Whether the program has a Manager and commits steps."""
     longest_pause: float = 30.0
@@ -81,7 +81,7 @@ def exception_in(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """End of one life of a group: its code and reason, and the facts by which a restart is decided."""
+    """End of one attempt of a group: its code and reason, and the facts by which a restart is decided."""
 
     ok: bool  # whether every worker exited with 0
     code: int  # exit code or -signal of the process that failed first
@@ -123,17 +123,17 @@ class GiveUp:
 
 
 class Restarts:
-    """Restart decisions for one group. Counts its restarts and its lives without progress."""
+    """Restart decisions for one group. Counts its restarts and its attempts without progress."""
 
     def __init__(self, rules: RestartRules) -> None:
         self.rules = rules  # fixed
         self._times: deque[float] = deque()  # monotonic seconds of the restarts within the window
-        self._nothing = 0  # lives in a row without progress
+        self._nothing = 0  # attempts in a row without progress
         self._own = 0  # number of those that ended by the program's own fault
-        self._fault = ""  # `AttemptEnd.fault` of the newest life, if that was quick or had finished
+        self._fault = ""  # `AttemptEnd.fault` of the newest attempt, if that was quick or had finished
 
     def ended(self, end: AttemptEnd, now: float) -> Restart | GiveUp:
-        """Decide at `now` (monotonic seconds) whether to restart the group after a life that did not end well."""
+        """Decide at `now` (monotonic seconds) whether to restart the group after an attempt that did not end well."""
         rules = self.rules
         fault = end.fault if rules.steps else ""  # a program without steps has no Manager to fail before
         again = bool(fault) and fault == self._fault

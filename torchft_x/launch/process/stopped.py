@@ -1,4 +1,4 @@
-"""Detects stopped processes of a life (SIGSTOP, a debugger), and for how long. Pure: observations come with their time."""
+"""Detects which processes of an attempt are stopped (SIGSTOP, a debugger), and for how long. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STOPPED = ("T", "t")
 
 
 class StoppedProcesses:
-    """Times for which a life's processes have been seen stopped, from periodic observations.
+    """Times for which an attempt's processes have been seen stopped, from periodic observations.
 
     The observer itself may not have run for a while; such a gap counts for at most `TIMING.stop_gap` seconds.
     """

@@ -1,7 +1,7 @@
 """Base of all supervisors: start processes, restart them, report to the lighthouse, leave no process behind.
 
 A supervisor runs where its processes run (in their container, or as a process of the local scheduler) and outlives their
-lives. It joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
+attempts. It joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
 
 Everything happens on the main thread, in a loop that a pipe, a process or a request to stop (requests.py) wakes.
 """
@@ -33,7 +33,7 @@ from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator
 from torchft_x.launch.supervisor.reports import Reports
 from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over
-from torchft_x.launch.workers import lives_file
+from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
@@ -45,7 +45,7 @@ _LOOK = 0.05  # seconds between attempts to find the lighthouse
 
 
 class BaseSupervisor:
-    """Supervisor of one kind of process. Owns its lives and their reports; subclasses define the command and the policy.
+    """Supervisor of one kind of process. Owns attempts and their reports; subclasses define the command and the policy.
 
     `connect` makes the client that reports to the lighthouse.
     """
@@ -64,16 +64,16 @@ class BaseSupervisor:
         self._stops = StopRequests()
         self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
         self._announced = False  # whether the reason for stopping has been logged
-        self._lives: Attempts | None = None  # None until the lighthouse is found
-        self._life: Attempt | None = None  # the running life; None between lives
-        self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
-        self._attempt = 0  # number of the present life, or of the next one
+        self._attempts: Attempts | None = None  # None until the lighthouse is found
+        self._attempt: Attempt | None = None  # the running attempt; None between attempts
+        self._warm: WarmParent | None = None  # forks attempts, for a group whose script is Python
+        self._number = 0  # number of the present attempt, or of the next one
         self._restarts = Restarts(config.rules)
-        self._lives_report = lives_file.LivesReport(0, "")  # newest content of the lives file
-        self._ends = lives_file.ends_before(self._environ)  # ended lives of the group, the oldest first
+        self._report = attempts_file.AttemptsReport(0, "")  # newest content of the attempts file
+        self._ends = attempts_file.ends_before(self._environ)  # ended attempts of the group, the oldest first
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
-        self._done_with: list[Path] = []  # folders of ended lives, to be removed
+        self._done_with: list[Path] = []  # folders of ended attempts, to be removed
         self._scratch = Path()  # for pipes; made by `run` outside the run directory, which may be NFS
 
     def _watch_for_stops(self) -> None:
@@ -86,7 +86,7 @@ class BaseSupervisor:
     # --- the loop ------------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run one life after the other until the work is done or given up, and return the exit code. Main thread only."""
+        """Run one attempt after the other until the work is done or given up; return the exit code. Main thread."""
         process_tree.become_subreaper()
         self._watch_for_stops()
         try:
@@ -103,7 +103,7 @@ class BaseSupervisor:
                 self._check_command()
             except ConfigError as e:
                 return self._finish(Stop(2, str(e)))
-            return self._finish(self._run_lives())
+            return self._finish(self._run_attempts())
         finally:
             if self._warm is not None:
                 self._warm.close()
@@ -139,7 +139,7 @@ class BaseSupervisor:
                 self._host = self._advertise()  # the lighthouse's address tells which interface leads to it
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self._stops.request)
-                self._lives = self._make_lives(self._reports)
+                self._attempts = self._make_attempts(self._reports)
                 return None
             waited = time.monotonic() - began
             if waited > self.config.find_timeout:
@@ -150,26 +150,26 @@ class BaseSupervisor:
             self._stops.sleep(_LOOK)
         return self._stops.first
 
-    def _run_lives(self) -> Stop:
-        """Run one life after the other, and return the reason and exit code with which the group ends."""
-        assert self._lives is not None
+    def _run_attempts(self) -> Stop:
+        """Run one attempt after the other, and return the reason and exit code with which the group ends."""
+        assert self._attempts is not None
         while True:
             if self._orders.rests:
                 self._rest()
-            end = self._live(self._lives) if self._stops.first is None else None
+            end = self._live(self._attempts) if self._stops.first is None else None
             if end is not None and end.ok:
                 return Stop(0, "")
             if self._stops.first is not None:
                 return self._stops.first
-            assert end is not None  # only a request to stop leaves the end of a life unknown
+            assert end is not None  # only a request to stop leaves the end of an attempt unknown
             if end.asked and not self._orders.rests:
                 self._say(f"{self.config.whole} was {end.reason} after {end.uptime:.1f} s; it is started again")
-                self._events.emit("restart", attempt=self._attempt + 1, delay=0.0, reason=end.reason)
-            elif self._lives.decides and not end.asked:
+                self._events.emit("restart", attempt=self._number + 1, delay=0.0, reason=end.reason)
+            elif self._attempts.decides and not end.asked:
                 over = self._restart_or_give_up(end)
                 if over is not None:
                     return over
-            self._attempt += 1
+            self._number += 1
 
     def _rest(self) -> None:
         """Report that the group is drained, and wait until it is resumed or must stop."""
@@ -182,7 +182,7 @@ class BaseSupervisor:
             self._say(f"{self.config.whole} is resumed")
 
     def _restart_or_give_up(self, end: AttemptEnd) -> Stop | None:
-        """Apply the restart rules to a failed life, and wait for the back-off. Return None to start the next life now."""
+        """Apply the restart rules to a failed attempt, and wait for the back-off. Return None to start the next now."""
         decision = self._restarts.ended(end, time.monotonic())
         died = f"{self.config.whole} died: {end.reason} after {end.uptime:.1f} s"
         if isinstance(decision, GiveUp):
@@ -192,105 +192,105 @@ class BaseSupervisor:
             return Stop(1, decision.sentence)
         total = self.config.rules.max_restarts
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
-        self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
-        self._lives_report = replace(self._lives_report, restarts=self._lives_report.restarts + 1, reason=end.reason)
-        lives_file.write(self._lives_report, self._environ)
+        self._events.emit("restart", attempt=self._number + 1, delay=decision.pause, reason=end.reason)
+        self._report = replace(self._report, restarts=self._report.restarts + 1, reason=end.reason)
+        attempts_file.write(self._report, self._environ)
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
-    def _live(self, lives: Attempts) -> AttemptEnd | None:
-        """Run one life with its reports, and return how it ended for the group, or None after a request to stop."""
-        started = lives.begin(self._next_attempt())
+    def _live(self, attempts: Attempts) -> AttemptEnd | None:
+        """Run one attempt with its reports, and return how it ended for the group, or None after a request to stop."""
+        started = attempts.begin(self._next_attempt())
         if started is None:
             return None
-        self._attempt = started.attempt
-        folder = self._scratch / str(self._attempt)
+        self._number = started.attempt
+        folder = self._scratch / str(self._number)
         folder.mkdir()
         self._before_start()
-        self._life = Attempt(self._spec(started, folder), self._warm)
-        self._tell_runs(f"{started.attempt}:{started.life}")
-        self._tell_start(self._life, started)
+        self._attempt = Attempt(self._spec(started, folder), self._warm)
+        self._tell_runs(f"{started.attempt}:{started.attempt_token}")
+        self._tell_start(self._attempt, started)
         while self._done_with:
             shutil.rmtree(self._done_with.pop(), ignore_errors=True)
-        end = self._watch(self._life, lives, started)
-        self._life = None
+        end = self._watch(self._attempt, attempts, started)
+        self._attempt = None
         self._before_end()
-        lives.ended(started, end)
-        self._ends.append(lives_file.EndedLife(started.attempt, started.life, 0 if end.ok else end.code))
+        attempts.ended(started, end)
+        self._ends.append(attempts_file.EndedAttempt(started.attempt, started.attempt_token, 0 if end.ok else end.code))
         self._tell_runs(str(started.attempt))
         self._on_end(started, end)
-        self._events.emit(
-            "exit", attempt=started.attempt, life=started.life, code=end.code, reason=end.reason, duration=end.uptime
-        )
-        self._done_with.append(folder)  # removed once the next life runs, so that its start does not wait for a disk
-        return lives.outcome(started, end)
+        about = {"attempt": started.attempt, "attempt_token": started.attempt_token}
+        self._events.emit("exit", **about, code=end.code, reason=end.reason, duration=end.uptime)
+        self._done_with.append(folder)  # removed once the next attempt runs, so that its start does not wait for a disk
+        return attempts.outcome(started, end)
 
-    def _tell_runs(self, life: str) -> None:
-        self._lives_report = replace(self._lives_report, runs=lives_file.runs(life, self._ends))
-        lives_file.write(self._lives_report, self._environ)
+    def _tell_runs(self, newest: str) -> None:
+        self._report = replace(self._report, runs=attempts_file.runs(newest, self._ends))
+        attempts_file.write(self._report, self._environ)
 
-    def _tell_start(self, life: Attempt, started: StartedAttempt) -> None:
+    def _tell_start(self, attempt: Attempt, started: StartedAttempt) -> None:
         """Write the start to the event log, and log for people whether a restart was warm or cold."""
         how: dict[str, Any] = {}
         if self._warm is not None:
-            how = {"warm": life.cold is None, "reason": life.cold}
-        self._events.emit("start", attempt=started.attempt, life=started.life, **how)
+            how = {"warm": attempt.cold is None, "reason": attempt.cold}
+        self._events.emit("start", attempt=started.attempt, attempt_token=started.attempt_token, **how)
         if how and self._restarts.count:
-            manner = "cold: " + life.cold if life.cold is not None else "warm, from the pre-imported process"
+            manner = "cold: " + attempt.cold if attempt.cold is not None else "warm, from the pre-imported process"
             self._say(f"{self.config.name} is started {manner}")
 
-    def _watch(self, life: Attempt, lives: Attempts, started: StartedAttempt) -> AttemptEnd:
-        """Wait until the life ends, by itself or because it is hung, killed, drained or stopped; return its end."""
-        told: float | None = None  # monotonic time at which the life was told to stop
-        drained: float | None = None  # monotonic time at which the life was asked to leave for a drain
+    def _watch(self, attempt: Attempt, attempts: Attempts, started: StartedAttempt) -> AttemptEnd:
+        """Wait until the attempt ends, by itself or because it is hung, killed, drained or stopped; return its end."""
+        told: float | None = None  # monotonic time at which the attempt was told to stop
+        drained: float | None = None  # monotonic time at which the attempt was asked to leave for a drain
         while True:
-            end = life.poll()
+            end = attempt.poll()
             if end is not None:
                 return _drained(end) if drained is not None and told is None else end
-            halt = life.halt()
+            halt = attempt.halt()
             if halt is not None:
-                lives.halted(started, *halt)
-            self._on_turn(life, started, halt)
+                attempts.halted(started, *halt)
+            self._on_turn(attempt, started, halt)
             leaves = told is not None or drained is not None
             why = self._why_end(started)
-            if why and not leaves and not life.has_finished:
-                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=why, own_doing=False)
-            asked = self._orders.why_kill(started.life)
-            if asked and told is None and not life.has_finished:
-                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=asked, own_doing=False, asked=True)
-            if self._orders.rests and not leaves and not life.has_finished:
+            if why and not leaves and not attempt.has_finished:
+                return replace(attempt.kill(), ok=False, code=-signal.SIGKILL, reason=why, own_doing=False)
+            asked = self._orders.why_kill(started.attempt_token)
+            if asked and told is None and not attempt.has_finished:
+                end = replace(attempt.kill(), asked=True)
+                return replace(end, ok=False, code=-signal.SIGKILL, reason=asked, own_doing=False)
+            if self._orders.rests and not leaves and not attempt.has_finished:
                 drained = time.monotonic()
                 self._say(f"{self.config.whole} is asked to leave at its next step boundary, and to rest")
-                life.terminate()
+                attempt.terminate()
             if self._stops.first is not None and told is None:
                 told = time.monotonic()
                 self._announce(self._stops.first)
-                life.terminate()
-            if life.has_finished and told is None and drained is None:
-                lives.finished(started)
-            if self._time_is_over(life, lives, started, told, drained):
-                end = life.kill()
+                attempt.terminate()
+            if attempt.has_finished and told is None and drained is None:
+                attempts.finished(started)
+            if self._time_is_over(attempt, attempts, started, told, drained):
+                end = attempt.kill()
                 return _drained(end) if drained is not None and told is None else end
             if self._warm is not None:
-                self._warm.tend(life.spec.env, life.uptime)
-            self._stops.sleep(_TICK, life.fds())
+                self._warm.tend(attempt.spec.env, attempt.uptime)
+            self._stops.sleep(_TICK, attempt.fds())
 
     def _time_is_over(
-        self, life: Attempt, lives: Attempts, started: StartedAttempt, told: float | None, drained: float | None
+        self, attempt: Attempt, attempts: Attempts, started: StartedAttempt, told: float | None, drained: float | None
     ) -> bool:
-        """Return whether to kill this life now: it is over on the group's other nodes, or its grace to leave has passed."""
+        """Return whether to kill this attempt now: it is over on other nodes, or its grace to leave has passed."""
         if told is not None:
-            return self._stops.hurry or self._is_late(life, told)
+            return self._stops.hurry or self._is_late(attempt, told)
         if drained is not None:
             return time.monotonic() > drained + self.config.drain_grace
-        return lives.is_over(started)
+        return attempts.is_over(started)
 
-    def _is_late(self, life: Attempt, told: float) -> bool:
+    def _is_late(self, attempt: Attempt, told: float) -> bool:
         """Return whether the grace of processes that were told to stop at the time `told` is over."""
         waited, config = time.monotonic() - told, self.config
         if not grace_is_over(waited, config.grace, config.notice, saves=False):
             return False
-        saving = self._saving(life)
+        saving = self._saving(attempt)
         late = grace_is_over(waited, config.grace, config.notice, saves=bool(saving))
         if late and saving:
             self._say(
@@ -311,8 +311,8 @@ class BaseSupervisor:
         return self.config.local and all(env.read(name, None, self._environ) is None for name in given)
 
     def _next_attempt(self) -> int:
-        """Return the lowest number that the next life may have."""
-        return self._attempt
+        """Return the lowest number that the next attempt may have."""
+        return self._number
 
     # --- what is kept running ------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class BaseSupervisor:
         """Raise `ConfigError` if the command can't be run."""
         raise NotImplementedError
 
-    def _make_lives(self, reports: Reports) -> Attempts:
+    def _make_attempts(self, reports: Reports) -> Attempts:
         raise NotImplementedError
 
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
@@ -333,24 +333,24 @@ class BaseSupervisor:
     # --- for subclasses that look closer ------------------------------------------------------------------------------
 
     def _before_start(self) -> None:
-        """Prepare for the workers of a life that has begun; they are started next."""
+        """Prepare for the workers of an attempt that has begun; they are started next."""
 
-    def _on_turn(self, life: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
-        """Check the running life, once per turn of the loop. `halt` is the result of `Attempt.halt` in this turn."""
+    def _on_turn(self, attempt: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
+        """Check the running attempt, once per turn of the loop. `halt` is the result of `Attempt.halt` in this turn."""
 
     def _why_end(self, started: StartedAttempt) -> str:
-        """Return the reason, for people, for which this life must be killed now, or '' if it need not be."""
+        """Return the reason, for people, for which this attempt must be killed now, or '' if it need not be."""
         return ""
 
-    def _saving(self, life: Attempt) -> str:
+    def _saving(self, attempt: Attempt) -> str:
         """Return the name, for people, of a worker in an announced pause (it may be saving its last step), or ''."""
         return ""
 
     def _before_end(self) -> None:
-        """Act on the end of a life before the lighthouse is told of it."""
+        """Act on the end of an attempt before the lighthouse is told of it."""
 
     def _on_end(self, started: StartedAttempt, end: AttemptEnd) -> None:
-        """Act on the end of a life after the lighthouse was told of it."""
+        """Act on the end of an attempt after the lighthouse was told of it."""
 
     def _on_close(self) -> None:
         """Release resources once no process is left."""
@@ -379,8 +379,8 @@ class BaseSupervisor:
 
     def _say(self, text: str) -> None:
         line = log_lines.line(text, environ=self._environ, role=self.role, **self._event_fields())
-        if self._life is not None:
-            self._life.relay.say(line)
+        if self._attempt is not None:
+            self._attempt.relay.say(line)
         else:
             log_lines.write(line, sys.stderr)
 
@@ -396,5 +396,5 @@ class BaseSupervisor:
 
 
 def _drained(end: AttemptEnd) -> AttemptEnd:
-    """Return this end as that of a drained life. However its workers ended, they were asked to: it is no failure."""
+    """Return this end as that of a drained attempt. However its workers ended, they were asked to: it is no failure."""
     return replace(end, ok=False, code=128 + signal.SIGTERM, reason="drained by request", own_doing=False, asked=True)

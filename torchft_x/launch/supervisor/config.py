@@ -1,6 +1,6 @@
 """Settings of a supervisor, and what it starts a group's workers with: their environment, and the warm parent.
 
-The warm parent may run before the first life, so this module avoids the supervisors' imports, which take longer than
+The warm parent may run before the first attempt, so this module avoids the supervisors' imports, which take longer than
 everything here.
 """
 
@@ -79,16 +79,17 @@ class SupervisorConfig(BaseConfig):
     nodes: int = 1
     """Number of the group's nodes, each with a supervisor."""
     number_timeout: float = TIMING.number_wait
-    """Seconds to wait for the lighthouse to send the number of the first life."""
+    """Seconds to wait for the lighthouse to send the number of the first attempt."""
     patience: float = 3600.0
     """Seconds to wait for the group's other nodes before the group is given up."""
     hang_timeout: float | None = None
-    """Seconds without a step after which a life is killed and restarted; None to decide by evidence (launch/process/hangs.py)."""
+    """Seconds without a step after which an attempt is killed; None to decide by evidence (launch/process/hangs.py)."""
     memory: float = 0.0
     """Largest fraction of the host's memory, from 0 to 1, that all groups on it may take together for copies of their states.
     The copies outlive the workers; with 0 there are none."""
     warm_after: float = TIMING.warm_after
-    """Seconds into a life at which the warm parent imports the modules that only later lives need. Where the first life
+    """Seconds into an attempt at which the warm parent imports the modules that only later attempts need. Where the
+    first attempt
     can't be forked from it, the warm parent is started at that time."""
 
     def __post_init__(self) -> None:
@@ -124,8 +125,8 @@ class SupervisorConfig(BaseConfig):
 
 
 @dataclass(frozen=True)
-class LifeSettings:
-    """Parts of the workers' environment that differ from life to life."""
+class AttemptSettings:
+    """Parts of the workers' environment that differ from attempt to attempt."""
 
     started: StartedAttempt
     found: FoundLighthouse
@@ -139,23 +140,25 @@ def groups_here(config: SupervisorConfig) -> int:
     return config.groups * config.nodes if config.local else 1
 
 
-def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life: LifeSettings | None) -> dict[str, str]:
-    """Return the workers' environment in this life. With None, return the part that is known before the first life."""
+def attempt_environment(
+    config: SupervisorConfig, environ: Mapping[str, str], own: AttemptSettings | None
+) -> dict[str, str]:
+    """Return the workers' environment in this attempt. With None, return the part that is known before."""
     settings = TrainerSettings(
         group=config.group,
         groups=config.groups,
         workers=config.workers // config.nodes,
-        attempt=life.started.attempt if life is not None else 0,
-        life=life.started.life if life is not None else "",
-        folder=str(life.folder) if life is not None else "",
-        lighthouse=life.found.url if life is not None else "",
-        lighthouse_file=life.found.address_file if life is not None else "",
+        attempt=own.started.attempt if own is not None else 0,
+        attempt_token=own.started.attempt_token if own is not None else "",
+        folder=str(own.folder) if own is not None else "",
+        lighthouse=own.found.url if own is not None else "",
+        lighthouse_file=own.found.address_file if own is not None else "",
         run_dir=str(config.run_dir or ""),
-        token_file=life.found.token_file if life is not None else None,
-        advertise_host=life.host if life is not None else "",
+        token_file=own.found.token_file if own is not None else None,
+        advertise_host=own.host if own is not None else "",
         cores=len(os.sched_getaffinity(0)),
         groups_here=groups_here(config),
-        memory_slots=life.memory_slots if life is not None else "",
+        memory_slots=own.memory_slots if own is not None else "",
         package_root=own_package_root(),
     )
     return trainer_environment(environ, settings)
@@ -164,7 +167,7 @@ def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life:
 def start_warm_parent(config: SupervisorConfig) -> WarmParent:
     """Start the group's warm parent and return it, before this process imports the supervisor.
 
-    A first life waits for the warm parent's imports, so they begin before the supervisor's own.
+    A first attempt waits for the warm parent's imports, so they begin before the supervisor's own.
     """
     environ = env.everything()
     name = config.file_name if config.nodes == 1 else f"{config.file_name}-node-{config.node}"
@@ -173,7 +176,7 @@ def start_warm_parent(config: SupervisorConfig) -> WarmParent:
             make_run_dir(config.run_dir)
     log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
     warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
-    warm.start_early(life_environment(config, environ, None))
+    warm.start_early(attempt_environment(config, environ, None))
     return warm
 
 

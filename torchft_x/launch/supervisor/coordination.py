@@ -1,8 +1,9 @@
-"""Start and end of a group's lives, by its one supervisor or by the supervisors of all its nodes together.
+"""Start and end of a group's attempts, by its one supervisor or by the supervisors of all its nodes together.
 
 A group on one node uses `SingleNode`. On several nodes each supervisor uses `MultiNode`: it reports when it is ready,
-starts its part at the lighthouse's order, and stops it when the lighthouse reports that the life is over. Node 0 provides
-the address of the workers' store and keeps the group's restart budget, so that the nodes never disagree about it.
+starts its part at the lighthouse's order, and stops it when the lighthouse reports that the attempt is over. Node 0
+provides the address of the workers' store and keeps the group's restart budget, so that the nodes never disagree about
+it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _SAY_AFTER = 5.0  # seconds of waiting for the other nodes before that is logged
 
 @dataclass(frozen=True)
 class StartedAttempt:
-    """A life to be started now."""
+    """An attempt to be started now."""
 
     attempt: int
-    life: str  # token
+    attempt_token: str
     meeting: str = ""  # host:port of the store of a group over several nodes
-    # Socket of that store, on node 0 only; to be closed with the life.
+    # Socket of that store, on node 0 only; to be closed with the attempt.
     listener: socket.socket | None = field(default=None, compare=False)
 
 
@@ -37,17 +38,17 @@ Wait = Callable[[Callable[[], bool], float], bool]
 
 
 class Attempts(Protocol):
-    """Coordination of a group's lives: when one starts, when it is over, how it ended. Called on the supervisor's main thread."""
+    """Coordination of a group's attempts: when one starts, is over, how it ended. Called on the main thread."""
 
     @property
     def decides(self) -> bool:
         """Whether this supervisor decides if the group is restarted."""
 
     def begin(self, attempt: int) -> StartedAttempt | None:
-        """Return the next life, whose number is `attempt` or later, or None after a request to stop."""
+        """Return the next attempt, whose number is `attempt` or later, or None after a request to stop."""
 
     def is_over(self, started: StartedAttempt) -> bool:
-        """Return whether this node's part of the life must be killed at once."""
+        """Return whether this node's part of the attempt must be killed at once."""
 
     def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
         """Report the worker `who` as stopped (SIGSTOP, debugger) for so many seconds. An empty `who`: no worker is stopped now."""
@@ -56,10 +57,10 @@ class Attempts(Protocol):
         """Report that all workers of this node exited with 0, while the store still serves the other nodes."""
 
     def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
-        """Report at once that no process of the life is left on this node."""
+        """Report at once that no process of the attempt is left on this node."""
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
-        """Return how the life ended for the whole group, or None if a request to stop comes before that is known."""
+        """Return how the attempt ended for the whole group, or None if a request to stop comes before that is known."""
 
 
 class SingleNode:
@@ -72,20 +73,20 @@ class SingleNode:
 
     def begin(self, attempt: int) -> StartedAttempt:
         started = StartedAttempt(attempt, secrets.token_hex(8))
-        self._reports.started(attempt, started.life)
+        self._reports.started(attempt, started.attempt_token)
         return started
 
     def is_over(self, started: StartedAttempt) -> bool:
         return False
 
     def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
-        self._reports.halted(started.life, who, seconds)
+        self._reports.halted(started.attempt_token, who, seconds)
 
     def finished(self, started: StartedAttempt) -> None:
-        pass  # on one node the life ends with its workers, and `ended` reports that
+        pass  # on one node the attempt ends with its workers, and `ended` reports that
 
     def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
-        self._reports.exited(started.attempt, started.life, end.code, end.reason)
+        self._reports.exited(started.attempt, started.attempt_token, end.code, end.reason)
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd:
         return end
@@ -105,7 +106,7 @@ class Place:
 
 
 class MultiNode:
-    """Coordination for one node of a group over several: the lighthouse starts and ends lives on all nodes.
+    """Coordination for one node of a group over several: the lighthouse starts and ends attempts on all nodes.
 
     `wait` sleeps on the main thread; `wake` ends that sleep from any thread.
     """
@@ -128,12 +129,12 @@ class MultiNode:
         self._wake = wake  # called on the client's thread
         self._say = say  # logs a line for people
         self._give_up = give_up  # gives the group up, with this sentence as the reason
-        self._finished = ""  # newest life that was reported as finished here
-        self._listener: socket.socket | None = None  # socket of the next or present life's store, held by node 0
+        self._finished = ""  # token of the newest attempt that was reported as finished here
+        self._listener: socket.socket | None = None  # socket of the next or present attempt's store, held by node 0
         # The client's thread replaces these as whole values; the main thread reads them.
-        self._begun: StartedAttempt | None = None  # newest order to start a life
-        self._over: dict[str, tuple[int, str]] = {}  # life -> exit code and reason, for the newest life only
-        reports.on_life(self._on_begin, self._on_over)
+        self._begun: StartedAttempt | None = None  # newest order to start an attempt
+        self._over: dict[str, tuple[int, str]] = {}  # token -> exit code and reason, for the newest attempt only
+        reports.on_attempt(self._on_begin, self._on_over)
 
     @property
     def decides(self) -> bool:
@@ -157,30 +158,30 @@ class MultiNode:
         return None
 
     def is_over(self, started: StartedAttempt) -> bool:
-        return started.life in self._over
+        return started.attempt_token in self._over
 
     def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
-        self._reports.halted(started.life, who, seconds)
+        self._reports.halted(started.attempt_token, who, seconds)
 
     def finished(self, started: StartedAttempt) -> None:
-        if self._finished != started.life:
-            self._finished = started.life
-            self._reports.ended(started.attempt, started.life, 0, "finished")
+        if self._finished != started.attempt_token:
+            self._finished = started.attempt_token
+            self._reports.ended(started.attempt, started.attempt_token, 0, "finished")
 
     def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
         if end.ok:
             self.finished(started)
         else:
             reason = f"node {self._place.node}: {end.reason}{end.said}"
-            self._reports.ended(started.attempt, started.life, end.code or 1, reason)
+            self._reports.ended(started.attempt, started.attempt_token, end.code or 1, reason)
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
-        while not self._wait(lambda: started.life in self._over, self._place.patience):
+        while not self._wait(lambda: started.attempt_token in self._over, self._place.patience):
             if self._stopped():
                 return None
-            if not self._reports.is_up():  # with a connection, the other nodes are still ending the life
+            if not self._reports.is_up():  # with a connection, the other nodes are still ending the attempt
                 return self._judge_alone(end)
-        code, reason = self._over[started.life]
+        code, reason = self._over[started.attempt_token]
         if code == 0:
             return replace(end, ok=True, code=0, reason="finished")
         own = code > 0 or -code in OWN_FAULTS
@@ -189,7 +190,7 @@ class MultiNode:
     # --- parts ---------------------------------------------------------------------------------------------------------
 
     def _judge_alone(self, end: AttemptEnd) -> AttemptEnd | None:
-        """Decide how the life ended while the lighthouse is unreachable: return a good end, or give the group up."""
+        """Decide how the attempt ended while the lighthouse is unreachable: return a good end, or give the group up."""
         place = self._place
         away = f"the lighthouse has been away for {place.patience:g} s, so the other nodes can't be asked"
         if end.ok:
@@ -199,7 +200,7 @@ class MultiNode:
         return None
 
     def _meeting(self) -> str:
-        """Listen for the next life's workers, and return the address (host:port) by which they reach this node."""
+        """Listen for the next attempt's workers, and return the address (host:port) by which they reach this node."""
         if self._listener is not None:
             self._listener.close()
         host = net.any_host()
@@ -211,11 +212,11 @@ class MultiNode:
     def _with_listener(self) -> StartedAttempt | None:
         return None if self._begun is None else replace(self._begun, listener=self._listener)
 
-    def _on_begin(self, attempt: int, life: str, meeting: str) -> None:
+    def _on_begin(self, attempt: int, attempt_token: str, meeting: str) -> None:
         self._over = {}
-        self._begun = StartedAttempt(attempt, life, meeting)
+        self._begun = StartedAttempt(attempt, attempt_token, meeting)
         self._wake()
 
-    def _on_over(self, life: str, code: int, reason: str) -> None:
-        self._over = {**self._over, life: (code, reason)}
+    def _on_over(self, attempt_token: str, code: int, reason: str) -> None:
+        self._over = {**self._over, attempt_token: (code, reason)}
         self._wake()

@@ -1,6 +1,6 @@
 """Supervisor of one group: keeps its trainer running (base.py).
 
-A group over several nodes has one on each; coordination.py describes how they start and end a life together.
+A group over several nodes has one on each; coordination.py describes how they start and end an attempt together.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torchft_x.launch.process.environment import without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import (
-    LifeSettings,
+    AttemptSettings,
     SupervisorConfig,
+    attempt_environment,
     groups_here,
-    life_environment,
 )
 from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, Place, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
-from torchft_x.launch.workers import lives_file
+from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
@@ -51,42 +51,42 @@ class Supervisor(BaseSupervisor):
         super().__init__(config, connect)
         self._warm: WarmParent = warm
         warm.report = lambda **fields: self._events.emit("warm", **fields)
-        self._collector: Collector | None = None  # made with the first life
-        self._incident: Incident | None = None  # incident of the life that runs or ran last
+        self._collector: Collector | None = None  # made with the first attempt
+        self._incident: Incident | None = None  # incident of the attempt that runs or ran last
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
-        self._memory: CheckpointMemory | None = None  # made with the first life, if copies are wanted
-        # Lowest number of the next life, from the lives file of an earlier supervisor or the lighthouse; set by any thread.
-        self._first_number: int | None = lives_file.next_number(self._environ) if config.nodes == 1 else None
-        self._guessed = False  # whether the present life began before such a number was known
+        self._memory: CheckpointMemory | None = None  # made with the first attempt, if copies are wanted
+        # Lowest number of the next attempt, from an earlier supervisor's file or the lighthouse; set by any thread.
+        self._first_number: int | None = attempts_file.next_number(self._environ) if config.nodes == 1 else None
+        self._guessed = False  # whether the present attempt began before such a number was known
 
-    def _run_lives(self) -> Stop:
-        """Wait for the number of our next life, then run lives.
+    def _run_attempts(self) -> Stop:
+        """Wait for the number of our next attempt, then run attempts.
 
         Counted from 0, ours would be fenced by those of an earlier supervisor (R2).
         """
         self._stops.wait(lambda: self._first_number is not None, self.config.number_timeout)
-        stop = self._stops.first or super()._run_lives()
+        stop = self._stops.first or super()._run_attempts()
         if self._memory is not None and self._reports is not None:
-            self._reports.held(State())  # no group may wait for a life that goes on from a copy
+            self._reports.held(State())  # no group may wait for an attempt that goes on from a copy
         return stop
 
-    def _live(self, lives: Attempts) -> AttemptEnd | None:
-        """Run one life, and don't blame the script if the life was fenced because its number was guessed too low.
+    def _live(self, attempts: Attempts) -> AttemptEnd | None:
+        """Run one attempt, and don't blame the script if the attempt was fenced because its number was guessed too low.
 
-        A life that began without a number from the lighthouse may be older than those before it. The next one gets a higher
-        number.
+        An attempt that began without a number from the lighthouse may be older than those before it. The next one gets
+        a higher number.
         """
-        end = super()._live(lives)
-        if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._attempt:
+        end = super()._live(attempts)
+        if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._number:
             return end
         return replace(end, own_doing=False)
 
     def _next_attempt(self) -> int:
         self._guessed = self._first_number is None
-        return max(self._attempt, self._first_number or 0)
+        return max(self._number, self._first_number or 0)
 
     def _on_number(self, attempt: int) -> None:
-        """Take the number of the next life from the lighthouse. Called on the client's thread."""
+        """Take the number of the next attempt from the lighthouse. Called on the client's thread."""
         self._first_number = max(attempt, self._first_number or 0)
         self._stops.wake()
 
@@ -104,14 +104,14 @@ class Supervisor(BaseSupervisor):
 
     # --- explanations of deaths and hangs (postmortem/collector.py) ------------------------------------------------------
 
-    def _on_turn(self, life: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
+    def _on_turn(self, attempt: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
         if self._watched is None:
             return
-        incident = incident_of(life, started.life)
+        incident = incident_of(attempt, started.attempt_token)
         if incident != self._incident:
             self._incident = incident
             self._watched.watch(incident)
-            life.before_kill = self._hear_last_words
+            attempt.before_kill = self._hear_last_words
         if halt is not None and halt[0]:
             self._watched.stopped(incident, *halt)
         if self._stops.first is not None:
@@ -120,10 +120,10 @@ class Supervisor(BaseSupervisor):
 
     def _why_end(self, started: StartedAttempt) -> str:
         hung = self._collector.hung if self._collector is not None else None
-        return hung.reason if hung is not None and hung.life == started.life else ""
+        return hung.reason if hung is not None and hung.attempt_token == started.attempt_token else ""
 
-    def _saving(self, life: Attempt) -> str:
-        for target in incident_of(life, "").targets:
+    def _saving(self, attempt: Attempt) -> str:
+        for target in incident_of(attempt, "").targets:
             try:
                 if status(target)["paused"]:
                     return f"worker {target.rank}"
@@ -179,16 +179,17 @@ class Supervisor(BaseSupervisor):
                 f"{self.config.name}: {sentence} Collected in {folder}; see `torchft_x dumps {self.config.run_dir}`."
             )
 
-    def _make_lives(self, reports: Reports) -> Attempts:
+    def _make_attempts(self, reports: Reports) -> Attempts:
         config = self.config
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
             for end in self._ends:  # unreported, the others would wait for leases: it might yet finish the job (R21)
                 reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
-            if lives_file.died_with_it(self._environ):
+            if attempts_file.died_with_it(self._environ):
                 end = self._ends[-1]
-                self._events.emit("exit", attempt=end.number, life=end.token, code=end.code, reason=_UNDER_ANOTHER)
+                about = {"attempt": end.number, "attempt_token": end.token}
+                self._events.emit("exit", **about, code=end.code, reason=_UNDER_ANOTHER)
             return SingleNode(reports)
         assert isinstance(reports, NodeReports)
         place = Place(
@@ -218,7 +219,7 @@ class Supervisor(BaseSupervisor):
         return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here(config)))
 
     def _before_start(self) -> None:
-        """Wait for the warm parent's imports that have begun. A cold life would have to repeat all of them."""
+        """Wait for the warm parent's imports that have begun. A cold attempt would have to repeat all of them."""
         until = time.monotonic() + TIMING.warm_imports
         while self._warm.is_importing and self._stops.first is None:
             if time.monotonic() > until:
@@ -228,11 +229,11 @@ class Supervisor(BaseSupervisor):
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        settings = LifeSettings(started, self._found, folder, self._host, self._memory_slots())
+        settings = AttemptSettings(started, self._found, folder, self._host, self._memory_slots())
         return AttemptSpec(
             command=config.command,
             workers=config.workers // config.nodes,
-            env=life_environment(config, self._environ, settings),
+            env=attempt_environment(config, self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
             name=f"{config.file_name}-attempt-{started.attempt}",

@@ -32,7 +32,7 @@ from torchft_x.launch.process.group_store import SHIM
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
 from torchft_x.launch.supervisor.config import own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
-from torchft_x.launch.workers import lives_file
+from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 
@@ -184,7 +184,7 @@ class LighthouseSupervisor:
         out = dict(self._environ)
         out[env.ATTEMPT] = str(self._attempt)
         out[env.LEASE_OWNER] = self._owner
-        for name in (env.LAUNCHER_PID, env.LIVES_FILE):  # meant for this process; the child dies with it
+        for name in (env.LAUNCHER_PID, env.ATTEMPTS_FILE):  # meant for this process; the child dies with it
             out.pop(name, None)
         env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
         root = own_package_root()
@@ -194,9 +194,9 @@ class LighthouseSupervisor:
         return out
 
     def _note(self, end: AttemptEnd, pause: float) -> None:
-        """Record a restart in the lives file and in the run's event log."""
+        """Record a restart in the attempts file and in the run's event log."""
         self._started_again += 1
-        lives_file.write(lives_file.LivesReport(self._started_again, end.reason), self._environ)
+        attempts_file.write(attempts_file.AttemptsReport(self._started_again, end.reason), self._environ)
         run_dir = _flag(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")
@@ -240,7 +240,7 @@ def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> l
 
 
 def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
-    """Bind the port without listening, so that no other process gets it between two lives. Return the flags and the socket.
+    """Bind the port without listening, so that no other process gets it between two starts. Return flags and socket.
 
     In the flags port 0 is replaced by the bound one. Linux lets a second socket listen on the port if both have
     SO_REUSEADDR. The socket is None if the port can't be bound; the server reports that error in more detail.

@@ -121,19 +121,19 @@ class TakenOrders:
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.rests = False  # whether the group is drained, so that no life may run
-        self._kill = ("", "")  # token of the life to kill, and the reason
+        self.rests = False  # whether the group is drained, so that no attempt may run
+        self._kill = ("", "")  # token of the attempt to kill, and the reason
         self._wake = wake
 
-    def take(self, kind: str, life: str, sentence: str) -> None:
+    def take(self, kind: str, attempt_token: str, sentence: str) -> None:
         """Take an order, on the client's thread. Ignore a kind that this version does not know."""
         if kind == "kill":
-            self._kill = (life, sentence)
+            self._kill = (attempt_token, sentence)
         elif kind in ("drain", "resume"):
             self.rests = kind == "drain"
         self._wake()
 
-    def why_kill(self, life: str) -> str:
-        """Return the reason for which this life must be killed, or '' if there is no such order."""
+    def why_kill(self, attempt_token: str) -> str:
+        """Return the reason for which this attempt must be killed, or '' if there is no such order."""
         asked, sentence = self._kill
-        return sentence if asked and asked == life else ""
+        return sentence if asked and asked == attempt_token else ""

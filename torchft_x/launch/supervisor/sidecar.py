@@ -48,7 +48,7 @@ class SidecarConfig(BaseConfig):
 
 
 class Accompanied(SingleNode):
-    """Lives of a sidecar, one after the other, until the lighthouse has been away for longer than `patience`."""
+    """Attempts of a sidecar, one after the other, until the lighthouse has been away for longer than `patience`."""
 
     def __init__(self, config: SidecarConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
         super().__init__(reports)
@@ -64,7 +64,7 @@ class Accompanied(SingleNode):
         pass  # no group waits for a sidecar
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd:
-        """Return the life's end, with progress if it ran for `rules.quick` seconds: a sidecar commits no steps."""
+        """Return the attempt's end, with progress if it ran for `rules.quick` seconds: a sidecar commits no steps."""
         return replace(end, progress=end.uptime >= self._config.rules.quick)
 
 
@@ -83,7 +83,7 @@ class Sidecar(BaseSupervisor):
     def _event_fields(self) -> dict[str, Any]:
         return {"sidecar": self.config.sidecar}
 
-    def _make_lives(self, reports: Reports) -> Attempts:
+    def _make_attempts(self, reports: Reports) -> Attempts:
         return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
 
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:

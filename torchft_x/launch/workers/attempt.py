@@ -1,4 +1,4 @@
-"""One life of a group (of its part on this node): its workers and their store, until no process of it is left.
+"""One attempt of a group (of its part on this node): its workers and their store, until no process of it is left.
 
 The workers are the supervisor's own children, started cold or forked by the warm parent, with the environment that torchrun
 would give them (torchrun itself isn't used: decision 31). The supervisor watches each by pidfd, so it knows the cause of a
@@ -42,7 +42,7 @@ class _Worker:
 
 
 class Attempt:
-    """Life of a group's part on this node: starts its processes, watches them and ends them.
+    """Attempt of a group's part on this node: starts its processes, watches them and ends them.
 
     Used on the process's main thread only, because the death signal is tied to the thread that starts the workers.
     """
@@ -106,9 +106,9 @@ class Attempt:
         return [*self.relay.fds(), *pidfds, *process, *store]
 
     def poll(self) -> AttemptEnd | None:
-        """Pass on output, and return None while the life runs.
+        """Pass on output, and return None while the attempt runs.
 
-        When the life has ended, or a worker's failure ends it, kill the rest and return how it ended.
+        When the attempt has ended, or a worker's failure ends it, kill the rest and return how it ended.
         """
         self.relay.pump()
         self._collect(process_tree.reap())
@@ -122,10 +122,10 @@ class Attempt:
         return self._end(failed)
 
     def _is_over(self, failed: bool) -> bool:
-        """Return whether this node's part of the life is over.
+        """Return whether this node's part of the attempt is over.
 
-        On several nodes it lasts until the group's life is over, even if this node's workers have finished: the other nodes'
-        workers may still use node 0's store. When stopping, it ends with this node's workers.
+        On several nodes it lasts until the group's attempt is over, even if this node's workers have finished: the
+        other nodes' workers may still use node 0's store. When stopping, it ends with this node's workers.
         """
         if self._stopping:
             return all(w.gone for w in self._workers.values())
@@ -147,7 +147,7 @@ class Attempt:
         process_tree.send([w.pid for w in self._workers.values() if not w.gone], signal.SIGTERM)
 
     def kill(self) -> AttemptEnd:
-        """Kill the life now, and return how it ended. A life whose workers had all finished still counts as finished."""
+        """Kill the attempt now, and return how it ended. If all workers had finished, it counts as finished."""
         self._stopping = self._stopping or not self.has_finished
         return self._end([])
 
@@ -224,7 +224,7 @@ class Attempt:
         return code, f"{name} killed by {process_tree.signal_name(-code)}", words
 
     def _blame_store(self) -> tuple[int, str, tuple[str, ...]]:
-        """Return code, reason and last lines for a life in which no worker has failed, but perhaps the store's process."""
+        """Return code, reason and last lines if no worker has failed, but perhaps the store's process."""
         if self.has_finished:
             return 1, "its workers ended when they were asked to", ()
         code = self._store_code if self._store_code is not None else -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Starts a cold life's workers: new processes, children of the supervisor, each with the environment torchrun would give it.
+"""Starts a cold attempt's workers: children of the supervisor, with the environment that torchrun would give them.
 
 torchrun itself is not used (decision 31): its rendezvous listens on all interfaces and unpickles data from any sender.
 """

@@ -1,8 +1,8 @@
 """The supervisor's client of the warm parent (warm_server.py): start it, ask it for processes, do without it.
 
-If the first life may be forked from the warm parent, it is started with the supervisor, and imports while the supervisor
-starts up. Otherwise it is started a few seconds into the first life, for all that follow. A failure of the warm parent costs
-time only: the next life is a cold one, with the reason in its events.
+If the first attempt may be forked from the warm parent, it is started with the supervisor, and imports while the
+supervisor starts up. Otherwise it is started a few seconds into the first attempt, for all that follow. A failure of
+the warm parent costs time only: the next attempt is a cold one, with the reason in its events.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _LOSSES = 3  # warm parents that may be lost before no other one is started
 class WarmParent:
     """Warm parent of one supervisor, or the reason for which there is none. Used on the supervisor's main thread.
 
-    `never` is a reason for which no life may be warm. `command` is the script and its arguments. `log` is a file for the
-    parent's output, which need not exist; with None the output is dropped. `after` is the time in seconds into a life before
-    which imports for later lives must not compete with it for processors.
+    `never` is a reason for which no attempt may be warm. `command` is the script and its arguments. `log` is a file for
+    the parent's output, which need not exist; with None the output is dropped. `after` is the time in seconds into an
+    attempt before which imports for later attempts must not compete with it for processors.
     """
 
     def __init__(self, never: str | None, command: tuple[str, ...], log: Path | None, after: float) -> None:
-        self._never = never  # reason for which no life is warm from now on
+        self._never = never  # reason for which no attempt is warm from now on
         self._command = command
         self._log = log
         self._after = after
@@ -55,21 +55,22 @@ class WarmParent:
         self._received = b""  # first part of a message that is not complete yet
         self._given: dict[str, str] = {}  # environment with which it was started
         self._ready = False  # whether it can take a request
-        self._asked = False  # whether it was asked to import the modules for later lives
-        self._why = "the warm parent is not started in the first seconds of a life"  # reason for which it isn't ready
+        self._asked = False  # whether it was asked to import the modules for later attempts
+        # Reason for which it isn't ready.
+        self._why = "the warm parent is not started in the first seconds of an attempt"
         self._losses = 0  # warm parents lost so far
 
     # --- keeping it ------------------------------------------------------------------------------------------------------
 
     def start_early(self, environ: dict[str, str]) -> None:
-        """Start the warm parent before the first life, if that life may be forked from it.
+        """Start the warm parent before the first attempt, if that attempt may be forked from it.
 
-        `environ` is the life's environment, as far as it is known.
+        `environ` is the attempt's environment, as far as it is known.
         """
         try:
             script = Path(self._command[0]).read_text("utf-8")
         except (OSError, ValueError):
-            script = ""  # the life will report this error
+            script = ""  # the attempt will report this error
         why = self._never or warm_rules.why_first_is_cold(script)
         if why is None:
             self._start(environ)
@@ -78,7 +79,7 @@ class WarmParent:
 
     @property
     def is_importing(self) -> bool:
-        """Whether imports are under way. A life should wait for them: a cold one would have to repeat them all."""
+        """Whether imports are under way. An attempt should wait for them: a cold one would have to repeat them all."""
         self._look()
         return self._process is not None and not self._ready
 
@@ -87,9 +88,9 @@ class WarmParent:
         return [] if self._socket is None else [self._socket.fileno()]
 
     def tend(self, environ: dict[str, str], uptime: float) -> None:
-        """Start the warm parent, or its second imports, once the life has run for `after` seconds.
+        """Start the warm parent, or its second imports, once the attempt has run for `after` seconds.
 
-        Call it in each turn of the loop while a life with this environment runs. `uptime` is in seconds.
+        Call it in each turn of the loop while an attempt with this environment runs. `uptime` is in seconds.
         """
         self._look()
         if uptime <= self._after:
@@ -101,7 +102,7 @@ class WarmParent:
             self._send({"rest": True})
 
     def keep(self) -> tuple[int, ...]:
-        """Return the pids of processes that outlive a life."""
+        """Return the pids of processes that outlive an attempt."""
         return () if self._process is None else (self._process.pid,)
 
     def give_up(self, why: str) -> None:
@@ -206,7 +207,7 @@ class WarmParent:
         return self._ready
 
     def fork(self, spec: AttemptSpec, meet: Rendezvous, store: GroupStore | None) -> list[int] | str:
-        """Fork a life's workers, and its store's process if `store` is given. No other process of the group may run.
+        """Fork an attempt's workers, and its store's process if `store` is given. No other process of it may run.
 
         Return the workers' pids, or the reason for which they must be started cold.
         """

@@ -1,7 +1,7 @@
-"""Decides when a life may be forked from the warm parent, and what the parent imports and when. Pure.
+"""Decides when an attempt may be forked from the warm parent, and what the parent imports and when. Pure.
 
-If a variable has changed since the parent started, the next life is a cold one: a library may have read the old value when
-it was imported.
+If a variable has changed since the parent started, the next attempt is a cold one: a library may have read the old
+value when it was imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LAZY_COMPILER = "torchft_x.train.lazy_compiler"
 """Imported first, so that no other import loads the compiler. A script that compiles loads it in its workers (decision 47)."""
 OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.ddp", "train.optim", "train.data"))
 OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
-"""Modules that every Manager loads, for all lives."""
+"""Modules that every Manager loads, for all attempts."""
 TORCH = (
     "torch",
     "torch.distributed",
@@ -27,31 +27,31 @@ TORCH = (
     "torch.optim",
     "torch.utils.data",
 )
-"""Modules imported for the lives after the first."""
+"""Modules imported for the attempts after the first."""
 _KNOWN = ("torch", "torchft_x", "fsspec", "numpy")
 """Packages that read no rank-dependent variable when they are imported."""
 _LOADERS = ("exec", "eval", "__import__", "import_module", "run_path", "run_module", "CDLL")
 _REACHES = {"environ", "putenv", "unsetenv", *_LOADERS}
 """Names by which a script may set a variable that a library reads, or run code that does."""
 
-# Variables that differ from life to life, or are unknown when the parent starts. No import reads them.
-_OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.LIGHTHOUSE_FILE, env.TOKEN_FILE, env.ADVERTISE_HOST}
-_OF_A_LIFE |= {env.PRIVATE, env.MEMORY_SLOTS}
+# Variables that differ from attempt to attempt, or are unknown when the parent starts. No import reads them.
+_OF_AN_ATTEMPT = {env.ATTEMPT, env.ATTEMPT_TOKEN, env.PRIVATE, env.MEMORY_SLOTS}
+_OF_AN_ATTEMPT |= {env.LIGHTHOUSE, env.LIGHTHOUSE_FILE, env.TOKEN_FILE, env.ADVERTISE_HOST}
 
 
 def why_never(given: Mapping[str, str]) -> str | None:
-    """Return the reason, as a clause, for which no life of this group is warm, or None if they may be."""
+    """Return the reason, as a clause, for which no attempt of this group is warm, or None if they may be."""
     return f"{env.WARM} is 0" if env.read(env.WARM, "1", given) == "0" else None
 
 
-def difference(parent: Mapping[str, str], life: Mapping[str, str]) -> str | None:
-    """Return the reason for which a parent with one environment can't serve a life with the other, or None if it can."""
-    names = sorted(n for n in {*parent, *life} - _OF_A_LIFE if parent.get(n) != life.get(n))
+def difference(parent: Mapping[str, str], attempt: Mapping[str, str]) -> str | None:
+    """Return why a parent with one environment can't serve an attempt with the other, or None if it can."""
+    names = sorted(n for n in {*parent, *attempt} - _OF_AN_ATTEMPT if parent.get(n) != attempt.get(n))
     return f"{names[0]} has changed since the warm parent was started" if names else None
 
 
 def why_first_is_cold(script: str) -> str | None:
-    """Return (as a clause) why a script's first life must not be forked with torch already imported; None if it may be.
+    """Return (as a clause) why a script's first attempt must not be forked with torch imported; None if it may be.
 
     It may be only if the early import makes no difference: no statement above the script's last import of torch or
     torchft_x may set a variable that these read at import, or expect to run before them.
@@ -96,7 +96,7 @@ def imported_by(script: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def is_known(module: str) -> bool:
-    """Return whether the parent may import this module before the first life."""
+    """Return whether the parent may import this module before the first attempt."""
     return root(module) in _KNOWN
 
 
@@ -122,5 +122,5 @@ def _roots(node: ast.stmt) -> set[str]:
 
 
 def is_installed(origin: str | None, installed: Iterable[str]) -> bool:
-    """Return whether a module's file lies in a folder of installed packages, so that it won't be edited between lives."""
+    """Return whether a module lies in a folder of installed packages, so that it won't be edited between attempts."""
     return origin is not None and any(origin.startswith(f"{folder.rstrip('/')}/") for folder in installed)

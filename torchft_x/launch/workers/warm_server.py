@@ -2,15 +2,16 @@
 
     python -u warm_server.py CONTROL SUPERVISOR SCRIPT [ARG...]
 
-It imports in two parts. A first life waits for the first part: the script's imports from torch and torchft_x. The
-supervisor asks for the second part in that life: all other modules for later lives, the script's other packages too.
+It imports in two parts. A first attempt waits for the first part: the script's imports from torch and torchft_x. The
+supervisor asks for the second part in that attempt: all other modules for later attempts, the script's other packages
+too.
 
 CONTROL is the descriptor of a socket to the supervisor (warm_client.py), with one line of JSON each way. SCRIPT's text
 is parsed for its imports; it is run only in the workers. ARG... is shown to people who read ``ps``.
 
-The supervisor requests forks: of a life's workers, or of the process with their store. A child that ends at once forks
-them, so that the supervisor (a sub-reaper) adopts them. It watches them like all its children, and they die with it,
-not with the warm parent.
+The supervisor requests forks: of an attempt's workers, or of the process with their store. A child that ends at once
+forks them, so that the supervisor (a sub-reaper) adopts them. It watches them like all its children, and they die with
+it, not with the warm parent.
 
 A process may be forked only while it has one thread, so the parent never makes a tensor operation, a channel, a store,
 or a context on a device. It checks this before each fork, and exits with the reason rather than fork unsoundly.
@@ -54,7 +55,7 @@ class Imports:
         self.failed: list[str] = []  # modules that could not be imported, each with the reason
 
     def first(self) -> None:
-        """Import the modules for which the first life waits."""
+        """Import the modules for which the first attempt waits."""
         self._load(warm_rules.LAZY_COMPILER)
         with contextlib.suppress(KeyError):  # its import failed
             sys.modules[warm_rules.LAZY_COMPILER].defer_compiler_import()
@@ -65,7 +66,7 @@ class Imports:
             self._load(module)
 
     def rest(self) -> None:
-        """Import the modules that only later lives need."""
+        """Import the modules that only later attempts need."""
         named = env.read(env.WARM_IMPORTS)
         theirs = self._installed() if named is None else [n.strip() for n in named.split(",") if n.strip()]
         for module in (*warm_rules.TORCH, *theirs):
@@ -81,7 +82,7 @@ class Imports:
             self.failed.append(f"{module} ({e})")
 
     def _installed(self) -> list[str]:
-        """Return the script's imports from installed packages. The user's own files may change from life to life."""
+        """Return the script's imports from installed packages. The user's own files may change between attempts."""
         folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
         found = []
         for module, _ in self._of_script:
@@ -175,7 +176,7 @@ class Parent:
         self._duration += time.monotonic() - began
 
     def _tidy(self) -> None:
-        """Collect the imports' garbage and make forks cheap. It is too slow to do while a first life waits.
+        """Collect the imports' garbage and make forks cheap. It is too slow to do while a first attempt waits.
 
         The collection also tells the garbage collector how many objects there are. Otherwise it would scan a child's own
         objects far more often.
@@ -217,10 +218,10 @@ class Parent:
             time.sleep(0.0002)
         shim.die_with(self._supervisor)
 
-    def _worker(self, life: dict[str, Any], local_rank: int) -> Worker:
-        meet = environment.Rendezvous(**life["meet"])
+    def _worker(self, asked: dict[str, Any], local_rank: int) -> Worker:
+        meet = environment.Rendezvous(**asked["meet"])
         by_imports = {name: value for name, value in env.everything().items() if self._given.get(name) != value}
-        environ = by_imports | environment.worker_environment(life["env"], meet, local_rank)
+        environ = by_imports | environment.worker_environment(asked["env"], meet, local_rank)
         return Worker(local_rank, meet.folder, environ)
 
     def _serve_store(self, listener: int, log: str, host: str, port: int) -> NoReturn:

@@ -24,7 +24,7 @@ _SET_THREADS = (
 
 
 class Worker:
-    """Worker of a life, in its own process right after the fork. Sets the process up for the script."""
+    """Worker of an attempt, in its own process right after the fork. Sets the process up for the script."""
 
     def __init__(self, rank: int, folder: str, environ: dict[str, str]) -> None:
         self._rank = rank  # local rank

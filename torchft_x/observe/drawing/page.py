@@ -49,7 +49,7 @@ _PHASES = (
     ("released", "--out", "the others are out of their collectives"),
     ("regrouped", "--join", "they have a quorum without it"),
     ("committed", "--ok", "they commit"),
-    ("restarted", "--start", "its next life runs"),
+    ("restarted", "--start", "its next attempt runs"),
     ("healed", "--violet", "and holds the state"),
     ("back", "--train", "and commits with the others"),
 )
@@ -193,7 +193,7 @@ def _charts(run: Run, other: Run | None) -> str:
 def _groups(run: Run) -> str:
     rows = "".join(_group(group) for group in run.groups[:MOST_GROUPS])
     head = (
-        '<tr><th>group</th><th class="n">workers</th><th class="n">lives</th><th class="n">commits</th>'
+        '<tr><th>group</th><th class="n">workers</th><th class="n">attempts</th><th class="n">commits</th>'
         '<th class="n">sent in reductions</th></tr>'
     )
     c = run.checkpoints
@@ -208,7 +208,8 @@ def _groups(run: Run) -> str:
 
 def _group(group: Group) -> str:
     return (
-        f'<tr><td class="w">{safe(group.name)}</td><td class="n">{group.workers}</td><td class="n">{len(group.lives)}</td>'
+        f'<tr><td class="w">{safe(group.name)}</td><td class="n">{group.workers}</td>'
+        f'<td class="n">{len(group.attempts)}</td>'
         f'<td class="n">{group.commits:,}</td><td class="n">{amount(group.bytes)}</td></tr>'
     )
 

@@ -3,7 +3,7 @@
 * `reading`: reads the files line by line: commits into columns of numbers, other events into short notes.
 * `clocks`: estimates the offsets between the hosts' clocks, from events that both hosts have seen.
 * `course`: combines all ranks' commits into one course of steps; step times and goodput.
-* `lives`: groups and their lives, quorums, and the activities of each group over time.
+* `attempts`: groups and their attempts, quorums, and the activities of each group over time.
 * `losses`: lost members and the cost of each loss, phase by phase.
 * `fold`: combines all of this (`read_run`).
 * `collected`: restores the files from logs in which processes have printed their events.

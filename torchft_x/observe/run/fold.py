@@ -6,7 +6,7 @@ import os
 
 from torchft_x.observe.console import plural
 from torchft_x.observe.events import incomplete
-from torchft_x.observe.run import course, lives, losses
+from torchft_x.observe.run import attempts, course, losses
 from torchft_x.observe.run.clocks import align
 from torchft_x.observe.run.reading import Note, RunFiles, read
 from torchft_x.observe.run.values import Checkpoints, Host, Lineage, Run
@@ -31,7 +31,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
         if n.name == "new_lineage"
     ]
     steps = course.Course(logs, sorted(x.quorum for x in lineages))
-    every, made = lives.lives(logs, notes), lives.quorums(notes)
+    every, made = attempts.attempts(logs, notes), attempts.quorums(notes)
     faults = losses.faults(notes)
     lost = losses.Losses(notes, every, made, steps).find(faults)
     code, verdict, told = _verdict(notes)
@@ -51,7 +51,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
         dropped=len({(n.of.get("step"), n.of.get("quorum")) for n in notes if n.name == "drop"}),
         redone=len({n.of.get("step") for n in notes if n.name == "redo"}),
         rate=course.rate(steps),
-        groups=tuple(lives.groups(logs, every, made, ended)),
+        groups=tuple(attempts.groups(logs, every, made, ended)),
         quorums=tuple(made),
         losses=tuple(lost),
         stood=losses.stood(lost, steps),

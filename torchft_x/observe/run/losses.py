@@ -1,7 +1,7 @@
 """Losses of members and their cost: each is divided into the phases from the fault to the complete job.
 
-A life is lost if its replica id is in one quorum and not in the next. The supervisors' events tell how its processes
-ended, those of chaos its faults, and those of the other groups when they knew.
+An attempt is lost if its replica id is in one quorum and not in the next. The supervisors' events tell how its
+processes ended, those of chaos its faults, and those of the other groups when they knew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchft_x.core.types import group_of, readable
 from torchft_x.observe.console import clause
 from torchft_x.observe.run.course import Course
 from torchft_x.observe.run.reading import Note
-from torchft_x.observe.run.values import Fault, Life, Loss, Quorum
+from torchft_x.observe.run.values import AttemptSummary, Fault, Loss, Quorum
 
 _BELONGS = 120.0  # seconds after a fault within which its consequences are seen
 _WHEN_TOLD_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes
@@ -25,18 +25,20 @@ _SLACK = 0.05  # seconds by which a fault may seem later than its consequence
 
 
 class Losses:
-    """Finder of a run's losses. `lives` are in the order of their beginning, `notes` in the order of time."""
+    """Finder of a run's losses. `attempts` are in the order of their beginning, `notes` in the order of time."""
 
-    def __init__(self, notes: Sequence[Note], lives: Sequence[Life], quorums: Sequence[Quorum], course: Course) -> None:
+    def __init__(
+        self, notes: Sequence[Note], attempts: Sequence[AttemptSummary], quorums: Sequence[Quorum], course: Course
+    ) -> None:
         self.notes = notes  # in order of time
-        self.lives = lives
+        self.attempts = attempts
         self.quorums = quorums
         self.course = course
         self._times = [note.t for note in notes]
-        self._by_id = {life.replica_id: life for life in lives if life.replica_id}
-        self._of_group: dict[str, list[Life]] = defaultdict(list)
-        for life in lives:
-            self._of_group[life.group].append(life)
+        self._by_id = {a.replica_id: a for a in attempts if a.replica_id}
+        self._of_group: dict[str, list[AttemptSummary]] = defaultdict(list)
+        for attempt in attempts:
+            self._of_group[attempt.group].append(attempt)
         self._reports: dict[str, list[Note]] = defaultdict(list)  # by replica id: notes that report its loss
         for note in notes:
             for who in _said_gone(note):
@@ -61,13 +63,13 @@ class Losses:
                     yield loss
 
     def _departure(self, who: str, before: Quorum, now: Quorum, index: int) -> Loss:
-        """Return the loss of a life that is missing in `now`, the first quorum without it; `index` is that of `now`."""
-        life = self._by_id.get(who)
+        """Return the loss of one that is missing in `now`, the first quorum without it; `index` is that of `now`."""
+        attempt = self._by_id.get(who)
         came = now.received if now.received is not None else now.t
         reports = [note for note in self._reports.get(who, []) if before.t - _SLACK <= note.t <= came + _SLACK]
         later = self._in[who][bisect_right(self._in[who], index) :]
         again = self.quorums[later[0]] if later else None
-        ended = life.ended if life is not None and again is None else None
+        ended = attempt.ended if attempt is not None and again is None else None
         first = min(
             [
                 came,
@@ -76,25 +78,25 @@ class Losses:
             ]
         )
         fault = min(ended, first) if ended is not None else None
-        raised = ended is not None and life is not None and life.code not in _WHEN_TOLD_TO_END
+        raised = ended is not None and attempt is not None and attempt.code not in _WHEN_TOLD_TO_END
         if not raised and any(note.of.get("left") or note.name == "leave" for note in reports):
             kind = "left"
         elif again is not None:
             kind = "left out"
-        elif life is None or ended is None or life.code == 0:
+        elif attempt is None or ended is None or attempt.code == 0:
             kind = "lost"
-        elif life.reason.startswith("hung"):
+        elif attempt.reason.startswith("hung"):
             kind, fault = "hung", None  # its processes were ended long after it was left out
         else:
             kind = "died"
-        reason = life.reason if kind in ("died", "hung") and life is not None else _reason(reports)
+        reason = attempt.reason if kind in ("died", "hung") and attempt is not None else _reason(reports)
         if kind == "lost":  # the keeper that restarts supervisors knows how this one ended
             keepers = (
                 n for n in self._between(first, came) if n.log.role == "keeper" and n.of.get("group") == group_of(who)
             )
             reason = _reason(n for n in keepers if n.name == "restart") or reason
         loss = self._taken_apart(group_of(who), kind, reason, fault, first, came, now.id)
-        return self._returned(loss, life, again)
+        return self._returned(loss, attempt, again)
 
     def _taken_apart(
         self, group: str, kind: str, reason: str, fault: float | None, detected: float, came: float, quorum: int
@@ -117,8 +119,8 @@ class Losses:
             redone=self._steps("redo", group, began, end),
         )
 
-    def _returned(self, loss: Loss, life: Life | None, again: Quorum | None) -> Loss:
-        """Add the phases until the group is back: by the same life in the quorum `again`, or by its next life."""
+    def _returned(self, loss: Loss, attempt: AttemptSummary | None, again: Quorum | None) -> Loss:
+        """Add the phases until the group is back: by the same attempt in the quorum `again`, or by its next attempt."""
         if again is not None:
             i = self.course.after(again.t, again.id)
             loss = replace(loss, back=self.course.t[i] if i is not None else None)
@@ -126,7 +128,7 @@ class Losses:
             later = [
                 x
                 for x in self._of_group[loss.group]
-                if x is not life and x.joined is not None and x.joined > loss.t - _SLACK
+                if x is not attempt and x.joined is not None and x.joined > loss.t - _SLACK
             ]
             back = next((x for x in later if x.first_commit is not None), None)
             loss = replace(loss, restarted=later[0].joined if later else None)
@@ -143,21 +145,22 @@ class Losses:
         )
 
     def _alone(self) -> Iterator[Loss]:
-        """Yield the losses of failed lives in no quorum, or in the last; a life that ends with the job is no loss."""
+        """Yield the losses of failed attempts in no quorum, or in the last; one that ends with the job is no loss."""
         unfinished = _unfinished(self.notes)
         last = len(self.quorums) - 1
-        for life in self.lives:
-            where = self._in.get(life.replica_id, [])
-            if life.ended is None or (life.group, life.attempt) not in unfinished or (where and where[-1] != last):
+        for attempt in self.attempts:
+            where = self._in.get(attempt.replica_id, [])
+            group, t = attempt.group, attempt.ended
+            if t is None or (group, attempt.number) not in unfinished or (where and where[-1] != last):
                 continue
-            reports = self._reports.get(life.replica_id, [])
-            loss = self._taken_apart(life.group, "died", life.reason, life.ended, life.ended, life.ended, 0)
+            reports = self._reports.get(attempt.replica_id, [])
+            loss = self._taken_apart(group, "died", attempt.reason, t, t, t, 0)
             loss = replace(
                 loss, detected=min((note.t for note in reports), default=None), regrouped=None, released=None
             )
             if not where:  # the others did not wait for it
                 loss = replace(loss, committed=None, stood=0.0, dropped=0, redone=0)
-            yield self._returned(loss, life, None)
+            yield self._returned(loss, attempt, None)
 
     def _lighthouses(self) -> Iterator[Loss]:
         for note in self.notes:
@@ -197,7 +200,7 @@ def _aborts(notes: Iterable[Note]) -> dict[int, list[tuple[str, float]]]:
 
 
 def _unfinished(notes: Iterable[Note]) -> set[tuple[str, int]]:
-    """Return the lives (group, attempt) after which the supervisor started another one, or gave up."""
+    """Return the attempts (group, number) after which the supervisor started another one, or gave up."""
     ended: dict[str, int] = {}  # by group: attempt of its newest end
     found = set()
     for note in notes:

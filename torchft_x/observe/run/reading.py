@@ -84,7 +84,7 @@ class Commits:
 
 @dataclass(eq=False)
 class Log:
-    """Log of one process: a life of a worker, a supervisor, a lighthouse."""
+    """Log of one process: a worker, a supervisor, a lighthouse."""
 
     role: str
     group: str

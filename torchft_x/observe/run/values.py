@@ -19,11 +19,11 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class AttemptSummary:
     """A group from the start of its processes to the end of the last one."""
 
     group: str
-    attempt: int
+    number: int
     replica_id: str  # '': it never had a Manager
     started: float | None  # its supervisor started it
     joined: float | None  # the first of its workers made its Manager
@@ -38,18 +38,18 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A replica group, over all its lives."""
+    """A replica group, over all its attempts."""
 
     name: str
     workers: int
-    lives: tuple[Life, ...]
+    attempts: tuple[AttemptSummary, ...]
     spans: tuple[Span, ...]
     commits: int
     bytes: float  # payload of its ranks' reductions
 
     @property
     def restarts(self) -> int:
-        return max(0, len(self.lives) - 1)
+        return max(0, len(self.attempts) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ PHASES = ("fault", "detected", "released", "regrouped", "committed", "restarted"
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The loss and cost of a life that died, was left out, or left. Floats that may be None are times of events."""
+    """The loss and cost of an attempt that died, was left out, or left. Floats that may be None are times of events."""
 
     group: str  # '': the lighthouse
     kind: str
@@ -107,11 +107,11 @@ class Loss:
     committed: float | None
     """The first commit in that quorum, or in a later one."""
     restarted: float | None
-    """The group's next life made its Manager."""
+    """The group's next attempt made its Manager."""
     healed: float | None
-    """That life had the state of the others."""
+    """That attempt had the state of the others."""
     back: float | None
-    """That life made its first commit. For a lighthouse: the next one serves."""
+    """That attempt made its first commit. For a lighthouse: the next one serves."""
     whole: float | None
     """A step was committed by as many groups as before."""
     stood: float

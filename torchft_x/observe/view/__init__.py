@@ -3,6 +3,6 @@
 * `overview`: the object that `/status.json`, the page and `torchft_x status` show; its fields are in docs/operate.md.
 * `activity`: the present activity of a group, as one word and a clause.
 * `history`: the newest quorums, losses and refusals, each with its reason, and counts of all of them.
-* `lives`: reports of supervisors about their groups.
+* `attempts`: reports of supervisors about their groups.
 * `step_rate`: steps per second of the job. `durations`: a histogram of durations.
 """

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torchft_x.core.lighthouse.status import MemberView
 from torchft_x.core.types import readable
+from torchft_x.observe.view.attempts import GroupAttempts
 from torchft_x.observe.view.facts import Copy, copying
-from torchft_x.observe.view.lives import GroupLives
 from torchft_x.observe.view.losses import LossEntry
 
 DOES = (
@@ -18,7 +18,7 @@ DOES = (
     "pauses",  # has announced that it may be silent: an evaluation, a checkpoint
     "rehearses",  # is a newcomer that makes its first step by itself while others train
     "starts",  # has processes that run and have not asked yet
-    "restarts",  # has lost its newest life, and its supervisor starts the next one
+    "restarts",  # has lost its newest attempt, and its supervisor starts the next one
     "drains",  # was asked to leave at its next boundary
     "drained",  # has left, and is not started until somebody asks for it
     "stopped",  # has a process that is stopped (SIGSTOP, a debugger)
@@ -38,7 +38,7 @@ class GroupFacts:
 
     group: str
     member: MemberView | None  # newest member of the group; None: none is known
-    lives: GroupLives | None  # None: no supervisor has reported on the group
+    attempts: GroupAttempts | None  # None: no supervisor has reported on the group
     loss: LossEntry | None  # newest loss, while the group is not back
     trouble: str  # why the group counts as lost in the job's outcome; '': it does not
     drains: bool  # whether the group was asked to leave
@@ -52,26 +52,26 @@ def activity(facts: GroupFacts, *, broken: str, undecided: str) -> tuple[str, st
 
 
 def _by_supervisor(facts: GroupFacts) -> tuple[str, str] | None:
-    lives = facts.lives
-    if lives is not None and lives.finished is not None:
-        code, sentence = lives.finished
+    attempts = facts.attempts
+    if attempts is not None and attempts.finished is not None:
+        code, sentence = attempts.finished
         return ("failed", sentence or f"code {code}") if code else ("finished", sentence)
     if facts.trouble:
         return "lost", facts.trouble
-    if lives is None:
+    if attempts is None:
         return None
-    if lives.rests and not lives.alive:
+    if attempts.rests and not attempts.alive:
         return "drained", "until it is resumed"
-    if facts.drains and lives.alive:
+    if facts.drains and attempts.alive:
         return "drains", "leaves at its next step boundary"
-    if lives.here and lives.starts and not lives.alive:
-        return "restarts", lives.reason
+    if attempts.here and attempts.starts and not attempts.alive:
+        return "restarts", attempts.reason
     return None
 
 
 def _by_member(facts: GroupFacts, broken: str, undecided: str) -> tuple[str, str]:
     member = facts.member
-    if member is None or (member.lost and facts.lives is not None and facts.lives.attempt > member.attempt):
+    if member is None or (member.lost and facts.attempts is not None and facts.attempts.attempt > member.attempt):
         return _without_member(facts)
     if member.left:
         return "left", ""
@@ -95,12 +95,12 @@ def _by_member(facts: GroupFacts, broken: str, undecided: str) -> tuple[str, str
 
 
 def _without_member(facts: GroupFacts) -> tuple[str, str]:
-    if facts.lives is not None and facts.lives.alive:
+    if facts.attempts is not None and facts.attempts.alive:
         return "starts", ""
     if facts.loss is not None:
         left = facts.loss.cause == "left"
         return ("left" if left else "lost"), "" if left else facts.loss.exit or facts.loss.reason
-    return ("awaited", "") if facts.lives is None else ("starts", "")
+    return ("awaited", "") if facts.attempts is None else ("starts", "")
 
 
 def _heals(source: str, copy: Copy | None) -> str:

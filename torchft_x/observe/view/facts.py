@@ -37,9 +37,9 @@ class Moment:
     """Event that happened once, `ago` seconds before it was reported."""
 
     what: str
-    """`RELEASED`: the member has left the collectives of `quorum`. `RESTARTED`: a new life is ready to join. `HEALED`:
-    the member has copied a state in `took` seconds. `COMMITTED`: the first commit in `quorum` with so many
-    `participants`, `took` seconds after this life's last commit (0: this commit is its first)."""
+    """`RELEASED`: the member has left the collectives of `quorum`. `RESTARTED`: a new attempt is ready to join.
+    `HEALED`: the member has copied a state in `took` seconds. `COMMITTED`: the first commit in `quorum` with so many
+    `participants`, `took` seconds after this attempt's last commit (0: this commit is its first)."""
     ago: float
     quorum: int = 0
     participants: int = 0
@@ -63,7 +63,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts of one message. Numbers count from the last facts of this life."""
+    """Facts of one message. Numbers count from the last facts of this attempt."""
 
     commits: int = 0
     drops: int = 0

@@ -92,7 +92,7 @@ class History:
         self.refusals.append(RefusalEntry(t, who, sentence))
 
     def exited(self, group: str, reason: str, t: float) -> None:
-        """Add a supervisor's report of how a life ended to the recent losses of its group."""
+        """Add a supervisor's report of how an attempt ended to the recent losses of its group."""
         for i, loss in enumerate(self.losses):
             if loss.group == group and not loss.exit and t - loss.t < _SAME:
                 self._replace(i, replace(loss, exit=reason))
@@ -134,7 +134,7 @@ class History:
     def _regrouped(self, quorum: Quorum, waited: float, t: float) -> None:
         self.count["regroupings"] += 1
         groups = frozenset([m.group_id for m in quorum.members])
-        back = groups & self._out.keys()  # a group may return with a new life before there was a quorum without it
+        back = groups & self._out.keys()  # a group may return with a new attempt before there was a quorum without it
         joined, gone = (
             sorted((groups - self._groups) | back, key=by_number),
             sorted(self._groups - groups, key=by_number),

@@ -32,7 +32,7 @@ class LossEntry:
     regrouped: float | None = None  # the next quorum was issued
     next_id: int = 0  # id of that quorum
     committed: float | None = None  # the others made their first commit
-    restarted: float | None = None  # the group's next life was ready to join
+    restarted: float | None = None  # the group's next attempt was ready to join
     rejoined: float | None = None  # the group was in a quorum again
     healed: float | None = None  # the group had copied the state
     back: float | None = None  # the group made its first commit
@@ -41,7 +41,7 @@ class LossEntry:
 
 
 def of_another(loss: LossEntry, moment: Moment, at: float) -> LossEntry:
-    """Return the loss after a moment of another group's member at `at` (unix seconds); unchanged if it is unrelated."""
+    """Return the loss after a moment of another group's member at `at` (unix seconds); unchanged if unrelated."""
     since = max(0.0, at - loss.t)
     if moment.what == RELEASED and moment.quorum == loss.quorum_id:
         if loss.released is None or since > loss.released:
@@ -55,7 +55,7 @@ def of_another(loss: LossEntry, moment: Moment, at: float) -> LossEntry:
 
 
 def of_its_own(loss: LossEntry, replica_id: str, moment: Moment, at: float) -> LossEntry:
-    """Return the loss after a moment of the lost group's life at `at` (unix seconds); unchanged if it is unrelated."""
+    """Return the loss after a moment of the lost group's member at `at` (unix seconds); unchanged if unrelated."""
     since = max(0.0, at - loss.t)
     if moment.what == RESTARTED and replica_id != loss.replica_id and loss.restarted is None:
         return replace(loss, restarted=since if loss.rejoined is None else min(since, loss.rejoined))

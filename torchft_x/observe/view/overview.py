@@ -12,9 +12,9 @@ from typing import Any
 from torchft_x.core.lighthouse.status import MemberView, View
 from torchft_x.core.types import group_number, group_of, readable
 from torchft_x.observe.view.activity import GroupFacts, activity
+from torchft_x.observe.view.attempts import AttemptTable, GroupAttempts
 from torchft_x.observe.view.facts import Copy, Tally
 from torchft_x.observe.view.history import History, by_number
-from torchft_x.observe.view.lives import AttemptTable, GroupLives
 
 SCHEMA = 1
 
@@ -34,7 +34,7 @@ class Job:
 def overview(
     view: View,
     history: History,
-    lives: AttemptTable,
+    attempts: AttemptTable,
     job: Job,
     tally: Tally,
     copies: Mapping[str, Copy],
@@ -44,7 +44,7 @@ def overview(
     story: list[str],
 ) -> Json:
     """Return the JSON-able overview. Times are unix seconds, ages seconds. `copies`: present copies by replica id."""
-    groups = _groups(view, history, lives, job, copies)
+    groups = _groups(view, history, attempts, job, copies)
     step = view.reached if view.quorum is not None else max((g["step"] or 0 for g in groups), default=0)
     return {
         "schema": SCHEMA,
@@ -70,7 +70,7 @@ def overview(
             "refusals": history.count["refusals"],
             "new_lineages": history.count["lineages"],
             "undone_steps": history.count["undone"],
-            "restarts": lives.restarts,
+            "restarts": attempts.restarts,
             "commits": tally.commits,
             "dropped_steps": tally.drops,
         },
@@ -112,9 +112,9 @@ def _state(view: View, job: Job, groups: list[Json]) -> str:
     return "finished" if groups and all(g["does"] in ("finished", "left") for g in groups) else "waiting"
 
 
-def _groups(view: View, history: History, lives: AttemptTable, job: Job, copies: Mapping[str, Copy]) -> list[Json]:
+def _groups(view: View, history: History, attempts: AttemptTable, job: Job, copies: Mapping[str, Copy]) -> list[Json]:
     outcome = job.outcome or {}
-    named = {*outcome, *(x.group for x in lives if x.here or (job.outcome is None and x.finished is not None))}
+    named = {*outcome, *(x.group for x in attempts if x.here or (job.outcome is None and x.finished is not None))}
     newest: dict[str, MemberView] = {}
     for member in view.members:
         name = _name(member.replica_id, named)
@@ -129,7 +129,7 @@ def _groups(view: View, history: History, lives: AttemptTable, job: Job, copies:
         trouble = str(outcome[group]["trouble"]) if group in outcome else ""
         copy = copies.get(newest[group].replica_id) if group in newest else None
         seen = GroupFacts(
-            group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained, copy
+            group, newest.get(group), attempts.get(group), out.get(group), trouble, group in job.drained, copy
         )
         rows.append(_row(seen, view))
     return rows
@@ -137,7 +137,7 @@ def _groups(view: View, history: History, lives: AttemptTable, job: Job, copies:
 
 def _row(seen: GroupFacts, view: View) -> Json:
     does, more = activity(seen, broken=view.broken, undecided=view.undecided)
-    member, lives = seen.member, seen.lives
+    member, attempts = seen.member, seen.attempts
     return {
         "group": seen.group,
         "does": does,
@@ -145,11 +145,11 @@ def _row(seen: GroupFacts, view: View) -> Json:
         "step": None if member is None else member.step,
         "replica_id": "" if member is None else member.replica_id,
         "waits": None if member is None else member.asked,
-        "host": "" if lives is None else lives.host,
-        "attempt": _attempt(member, lives),
-        "restarts": 0 if lives is None else lives.restarts,
-        "last_exit": "" if lives is None else lives.reason,
-        "supervised": lives is not None and lives.here,
+        "host": "" if attempts is None else attempts.host,
+        "attempt": _attempt(member, attempts),
+        "restarts": 0 if attempts is None else attempts.restarts,
+        "last_exit": "" if attempts is None else attempts.reason,
+        "supervised": attempts is not None and attempts.here,
         "torchft": member is not None and member.unary,
         "copy": _copy(seen.copy) if does == "heals" and seen.copy is not None else None,
     }
@@ -159,8 +159,8 @@ def _copy(copy: Copy) -> Json:
     return {"source": copy.source, "bytes": copy.done, "total": copy.total, "seconds": copy.took, "rate": copy.rate}
 
 
-def _attempt(member: MemberView | None, lives: GroupLives | None) -> int:
-    return max(member.attempt if member is not None else 0, lives.attempt if lives is not None else 0)
+def _attempt(member: MemberView | None, attempts: GroupAttempts | None) -> int:
+    return max(member.attempt if member is not None else 0, attempts.attempt if attempts is not None else 0)
 
 
 def _name(replica_id: str, named: set[str]) -> str:

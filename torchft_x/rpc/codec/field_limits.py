@@ -64,15 +64,16 @@ def _held(values: Sequence[int]) -> Ranges:
 
 
 def check_token(value: str) -> str:
-    """Check the token of a life that a supervisor is told to start or to end. Raises `RefusedError`."""
+    """Check the token of an attempt that a supervisor is told to start or to end. Raises `RefusedError`."""
     if not value:
-        raise RefusedError("A message was refused: the life token is empty.")
-    return check_text(value, "life token", 512)
+        raise RefusedError("A message was refused: the attempt token is empty.")
+    return check_text(value, "attempt token", 512)
 
 
 LIMITS: dict[str, Limit] = {
     "address": (check_plain, "address"),
     "attempt": (check_whole, "attempt", MAX_ATTEMPT),
+    "attempt_token": (check_text, "attempt token", 512),
     "boot_id": (check_text, "boot id", 128),
     "by": (check_said, "fenced by"),
     "carried": _carried,
@@ -93,7 +94,6 @@ LIMITS: dict[str, Limit] = {
     "lease": (check_seconds, "lease"),
     "lease_left": (check_seconds, "lease_left"),
     "library": (check_plain, "library", 128),
-    "life": (check_text, "life token", 512),
     "lingers": (check_text, "lingers"),
     "lost": lambda values: tuple(map(clean, check_texts(values, "lost", MAX_MEMBERS))),
     "number": (check_whole, "number"),
@@ -109,7 +109,7 @@ LIMITS: dict[str, Limit] = {
     "step_seconds": (check_seconds, "step_seconds"),
     "store_address": (check_text, "store address"),
     "suspects": (check_texts, "suspects", MAX_MEMBERS),
-    "token": (check_text, "life token", 512),
+    "token": (check_text, "attempt token", 512),
     "unreached": (check_texts, "unreached", MAX_MEMBERS),
     "usual": (check_seconds, "usual time"),
     "weight": lambda value: check_whole(value, "weight", MAX_WEIGHT) or 1,

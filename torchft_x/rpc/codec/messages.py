@@ -11,7 +11,7 @@ from dataclasses import replace
 from torchft_x.core.journal import Departure, MemberEntry
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.types import Life, Member, Prepared, Quorum, State
+from torchft_x.core.types import AttemptId, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view import facts
 from torchft_x.rpc.codec import fingerprint
@@ -42,7 +42,7 @@ def _counts(values: Sequence[int]) -> tuple[int, ...]:
 
 
 STATE = Codec(pb.State, State)
-LIFE = Codec(pb.Life, Life)
+ATTEMPT_ID = Codec(pb.AttemptId, AttemptId, limits={"number": (limits.check_whole, "attempt", limits.MAX_ATTEMPT)})
 PREPARED = Codec(
     pb.Prepared,
     Prepared,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchft_x.core.job.orders import Order
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
-from torchft_x.core.messages.lighthouse import LifeHalted
+from torchft_x.core.messages.lighthouse import AttemptHalted
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec.field_limits import check_token
@@ -21,11 +21,10 @@ def _meeting(value: str) -> str:
 
 SIDECAR_DONE = Codec(pb.SupervisorDone, r.SidecarFinished)
 HALTED = Codec(
-    pb.LifeHalted,
-    LifeHalted,
-    names={"life_token": "life"},
+    pb.AttemptHalted,
+    AttemptHalted,
     limits={
-        "life_token": check_token,
+        "attempt_token": check_token,
         "who": (limits.check_said, "name of a process", 64),
         "seconds": (limits.check_seconds, "time of a stop"),
     },
@@ -33,23 +32,23 @@ HALTED = Codec(
 ORDER = Codec(pb.Order, Order, limits={"kind": (limits.check_said, "an order", 64)})
 GROUP_UP = OneOf(
     pb.SupervisorUp,
-    started=Codec(pb.LifeStarted, r.LifeStarted),
-    exited=Codec(pb.LifeExited, r.LifeExited),
+    started=Codec(pb.AttemptStarted, r.AttemptStarted),
+    exited=Codec(pb.AttemptExited, r.AttemptExited),
     done=Codec(pb.SupervisorDone, r.SupervisorFinished),
     rests=Codec(pb.GroupRests, r.GroupRests),
 )
 _NODE_UP = OneOf(
     pb.SupervisorUp,
     ready=Codec(pb.NodeReady, n.NodeReady, limits={"meeting": lambda value: value and _meeting(value)}),
-    started=Codec(pb.LifeStarted, n.NodeStarted, limits={"life": check_token}),
-    ended=Codec(pb.NodeEnded, n.NodeEnded, limits={"life": check_token}),
+    started=Codec(pb.AttemptStarted, n.NodeStarted, limits={"attempt_token": check_token}),
+    ended=Codec(pb.NodeEnded, n.NodeEnded, limits={"attempt_token": check_token}),
     done=Codec(pb.SupervisorDone, n.NodeDone),
 )
 NODE_DOWN = OneOf(
     pb.SupervisorDown,
     stop=Codec(pb.Stop, n.SendStop),
-    begin=Codec(pb.LifeBegin, n.SendBegin, limits={"life": check_token, "meeting": _meeting}),
-    over=Codec(pb.LifeOver, n.SendLifeOver, limits={"life": check_token}),
+    begin=Codec(pb.AttemptBegin, n.SendBegin, limits={"attempt_token": check_token, "meeting": _meeting}),
+    over=Codec(pb.AttemptOver, n.SendAttemptOver, limits={"attempt_token": check_token}),
 )
 
 
@@ -79,6 +78,6 @@ def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted
     return event
 
 
-def next_from_proto(p: pb.NextLife) -> int:
-    """Return the number of a group's next life. Raises `RefusedError`."""
+def next_from_proto(p: pb.NextAttempt) -> int:
+    """Return the number of a group's next attempt. Raises `RefusedError`."""
     return limits.check_whole(p.attempt, "attempt", limits.MAX_ATTEMPT)

@@ -102,7 +102,7 @@ class GroupClient:
         Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
 
         Raises `DeadlineError`, which names the missing ranks, groups or lighthouse; `RefusedError` if `traits` differ
-        from the other groups'; `FencedError` if a newer life of this group runs; `TokenError`; `UnreachableError`.
+        from the other groups'; `FencedError` if a newer attempt of this group runs; `TokenError`; `UnreachableError`.
         """
         del init_sync
         ask = m.Ask(

@@ -20,7 +20,7 @@ from torchft_x import env
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.group import liveness_socket
@@ -65,7 +65,7 @@ class GroupServer:
         world_size: int,
         host: str | None = None,
         bind: str | None = None,
-        life: Life | None = None,
+        attempt_id: AttemptId | None = None,
         token: str | None = None,
         connect_timeout: float = 60.0,
         quorum_retries: int = 0,
@@ -82,7 +82,7 @@ class GroupServer:
             seek=_seek(lighthouse),
             store_address=store_address,
             world_size=world_size,
-            life=life or Life(started=time.time()),
+            attempt_id=attempt_id or AttemptId(started=time.time()),
             token=check_token(token),
             boot_id=grpc_options.boot_id() if boot_id is None else boot_id,
             runs_on=runs_on,
@@ -140,7 +140,7 @@ class GroupServer:
         if self._closed:
             return
         self._closed = True
-        supervised = bool(self.shell.settings.life.token)  # True: the supervisor reports this process's end
+        supervised = bool(self.shell.settings.attempt_id.token)  # True: the supervisor reports this process's end
         lingers = "" if early or supervised else liveness_socket.begin(self.address())
 
         async def stop() -> None:

@@ -25,7 +25,7 @@ from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.messages.lighthouse import Paused, Suspected
-from torchft_x.core.types import Life, group_of
+from torchft_x.core.types import AttemptId, group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.observe.view.facts import Facts
@@ -69,7 +69,7 @@ class GroupSettings:
     lighthouses: tuple[Address, ...]
     store_address: str
     world_size: int
-    life: Life
+    attempt_id: AttemptId
     token: str | None
     boot_id: str
     runs_on: bool
@@ -94,7 +94,7 @@ class GroupShell:
             store_address=settings.store_address,
             world_size=settings.world_size,
             library=LIBRARY,
-            life=settings.life,
+            attempt_id=settings.attempt_id,
             boot_id=settings.boot_id,
             runs_on=settings.runs_on,
             commit_vote=settings.commit_vote,
@@ -137,7 +137,7 @@ class GroupShell:
         )
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `open`
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     async def open(self, timeout: float) -> None:
         """Start, and wait up to `timeout` seconds for the first session.
@@ -447,7 +447,7 @@ class GroupShell:
         event = messages.down_to_event(down)
         if isinstance(event, m.FencedArrived):
             self._feed(event)
-            raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")
+            raise FencedError(self.end.sentence if self.end else "A newer attempt of this group is running.")
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):

@@ -37,7 +37,7 @@ from torchft_x.timing import TIMING
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
 STANDS_BY = DESERTED
-"""Exit code after the lease was lost or released; the lighthouse's next life is a standby."""
+"""Exit code after the lease was lost or released; the process that follows is a standby."""
 DEFECT = 70
 """Exit code EX_SOFTWARE, after which the lighthouse's supervisor restarts it."""
 
@@ -285,7 +285,7 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
         return True
 
     def on_lost(sentence: str) -> None:
-        log.error("This lighthouse ends: %s. Its next life stands by.", sentence)
+        log.error("This lighthouse ends: %s. The next one stands by.", sentence)
         os._exit(STANDS_BY)  # queued messages must not be sent any more
 
     address = _address(settings, settings.bind.port)
@@ -330,7 +330,7 @@ def _write_atomically(path: str, text: str) -> None:
 
 
 class _Readable(logging.Formatter):
-    """Formatter that names groups without their lives, which are in the event log."""
+    """Formatter that names groups without the nonce of an attempt, which is in the event log."""
 
     def format(self, record: logging.LogRecord) -> str:
         return readable(super().format(record))

@@ -23,7 +23,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupsChanged, RosterEvent
-from torchft_x.core.types import Life, Quorum, readable
+from torchft_x.core.types import AttemptId, Quorum, readable
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
@@ -90,7 +90,7 @@ class LighthouseShell:
         self._notes = NoteLog(log)  # logs changes, not each step
         self._ids = itertools.count(1)  # keys of sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # sessions after their hello, by key
-        self._members: dict[int, tuple[str, Life]] = {}  # replica id and life of each of these sessions
+        self._members: dict[int, tuple[str, AttemptId]] = {}  # replica id and attempt of each of these sessions
         # Torchft's unary calls.
         self._peers = TorchftService(self._feed, lambda: next(self._ids), lambda: self._machine.undecided)
         self._probes: dict[str, asyncio.Task[None]] = {}  # running probes, by replica id
@@ -100,7 +100,7 @@ class LighthouseShell:
         self._stopping = False  # True: new streams are ended at once, and no member is probed
         self.recorder = Recorder(self._machine, lambda: self._supervisors.job(self.orders.drained))
         self.orders = OrderDesk(
-            self.recorder.lives,
+            self.recorder.attempts,
             self.token,
             lambda order: self._supervisors.order(order),
             self._machine.addresses_of,
@@ -121,7 +121,7 @@ class LighthouseShell:
             FinishedSupervisors(journal, found),
         )
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError`."""
@@ -241,16 +241,16 @@ class LighthouseShell:
                 step=quorum.top.step,
                 members=[x.replica_id for x in quorum.members],
             )
-        self._supervisors.on_issued(lambda: self._lives_of(quorum))
+        self._supervisors.on_issued(lambda: self._tokens_of(quorum))
 
     def _encoded(self, quorum: Quorum) -> bytes:
         if self._bytes[0] != quorum.id:
             self._bytes = (quorum.id, self._encoder.encode(quorum))
         return self._bytes[1]
 
-    def _lives_of(self, quorum: Quorum) -> frozenset[str]:
+    def _tokens_of(self, quorum: Quorum) -> frozenset[str]:
         ids = {x.replica_id for x in quorum.members}
-        return frozenset(life.token for replica_id, life in self._members.values() if replica_id in ids and life.token)
+        return frozenset(a.token for replica_id, a in self._members.values() if replica_id in ids and a.token)
 
     def _send(self, sessions: Iterable[int], data: bytes, *, last: bool = False) -> None:
         for session in sessions:
@@ -362,7 +362,7 @@ class LighthouseShell:
         grpc_options.check_version(up.hello.wire, f"{up.hello.replica_id:.200} ({up.hello.library:.50})")
         hello = messages.HELLO.decode(up.hello, session=session)
         self._sessions[session] = stream
-        self._members[session] = (hello.replica_id, hello.life)
+        self._members[session] = (hello.replica_id, hello.attempt_id)
         effects = self._machine.handle(hello, time.monotonic())
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
             welcome = self._welcome(self.config.silence.member_ping)

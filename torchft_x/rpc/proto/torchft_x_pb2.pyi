@@ -101,21 +101,21 @@ class Quorum(_message.Message):
     lease_s: float
     def __init__(self, id: _Optional[int] = ..., config_id: _Optional[int] = ..., number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., created: _Optional[float] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
-class Life(_message.Message):
-    __slots__ = ("attempt", "started", "token")
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+class AttemptId(_message.Message):
+    __slots__ = ("number", "started", "token")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    attempt: int
+    number: int
     started: float
     token: str
-    def __init__(self, attempt: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
+    __slots__ = ("replica_id", "group_id", "attempt_id", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
@@ -127,7 +127,7 @@ class Hello(_message.Message):
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     group_id: str
-    life: Life
+    attempt_id: AttemptId
     address: str
     state: State
     quorum: Quorum
@@ -137,7 +137,7 @@ class Hello(_message.Message):
     library: str
     wire: int
     runs_on: bool
-    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., attempt_id: _Optional[_Union[AttemptId, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("member", "reason", "suspects", "number", "step_seconds", "patience_s", "unreached")
@@ -386,66 +386,66 @@ class NodeReady(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., meeting: _Optional[str] = ...) -> None: ...
 
 class NodeEnded(_message.Message):
-    __slots__ = ("attempt", "life", "code", "reason")
+    __slots__ = ("attempt", "attempt_token", "code", "reason")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     attempt: int
-    life: str
+    attempt_token: str
     code: int
     reason: str
-    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[int] = ..., attempt_token: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class LifeBegin(_message.Message):
-    __slots__ = ("attempt", "life", "meeting")
+class AttemptBegin(_message.Message):
+    __slots__ = ("attempt", "attempt_token", "meeting")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
     attempt: int
-    life: str
+    attempt_token: str
     meeting: str
-    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., meeting: _Optional[str] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[int] = ..., attempt_token: _Optional[str] = ..., meeting: _Optional[str] = ...) -> None: ...
 
-class LifeOver(_message.Message):
-    __slots__ = ("life", "reason", "code")
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+class AttemptOver(_message.Message):
+    __slots__ = ("attempt_token", "reason", "code")
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
-    life: str
+    attempt_token: str
     reason: str
     code: int
-    def __init__(self, life: _Optional[str] = ..., reason: _Optional[str] = ..., code: _Optional[int] = ...) -> None: ...
+    def __init__(self, attempt_token: _Optional[str] = ..., reason: _Optional[str] = ..., code: _Optional[int] = ...) -> None: ...
 
-class LifeStarted(_message.Message):
-    __slots__ = ("attempt", "life")
+class AttemptStarted(_message.Message):
+    __slots__ = ("attempt", "attempt_token")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     attempt: int
-    life: str
-    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ...) -> None: ...
+    attempt_token: str
+    def __init__(self, attempt: _Optional[int] = ..., attempt_token: _Optional[str] = ...) -> None: ...
 
-class LifeExited(_message.Message):
-    __slots__ = ("attempt", "life", "code", "reason")
+class AttemptExited(_message.Message):
+    __slots__ = ("attempt", "attempt_token", "code", "reason")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     attempt: int
-    life: str
+    attempt_token: str
     code: int
     reason: str
-    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[int] = ..., attempt_token: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class LifeHalted(_message.Message):
-    __slots__ = ("life", "who", "seconds")
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+class AttemptHalted(_message.Message):
+    __slots__ = ("attempt_token", "who", "seconds")
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     WHO_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
-    life: str
+    attempt_token: str
     who: str
     seconds: float
-    def __init__(self, life: _Optional[str] = ..., who: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, attempt_token: _Optional[str] = ..., who: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class SupervisorDone(_message.Message):
     __slots__ = ("code", "sentence")
@@ -468,16 +468,16 @@ class SupervisorUp(_message.Message):
     RESTS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     hello: SupervisorHello
-    started: LifeStarted
-    exited: LifeExited
+    started: AttemptStarted
+    exited: AttemptExited
     done: SupervisorDone
     ping: Ping
     ready: NodeReady
     ended: NodeEnded
-    halted: LifeHalted
+    halted: AttemptHalted
     rests: GroupRests
     held: State
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[LifeHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., exited: _Optional[_Union[AttemptExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[AttemptHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
 
 class GroupRests(_message.Message):
     __slots__ = ("rests",)
@@ -493,21 +493,21 @@ class Stop(_message.Message):
     sentence: str
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
-class NextLife(_message.Message):
+class NextAttempt(_message.Message):
     __slots__ = ("attempt",)
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     def __init__(self, attempt: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("kind", "life", "sentence")
+    __slots__ = ("kind", "attempt_token", "sentence")
     KIND_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     kind: str
-    life: str
+    attempt_token: str
     sentence: str
-    def __init__(self, kind: _Optional[str] = ..., life: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., attempt_token: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorDown(_message.Message):
     __slots__ = ("welcome", "stop", "refused", "pong", "begin", "over", "order", "next")
@@ -523,11 +523,11 @@ class SupervisorDown(_message.Message):
     stop: Stop
     refused: Refused
     pong: Ping
-    begin: LifeBegin
-    over: LifeOver
+    begin: AttemptBegin
+    over: AttemptOver
     order: Order
-    next: NextLife
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[LifeBegin, _Mapping]] = ..., over: _Optional[_Union[LifeOver, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., next: _Optional[_Union[NextLife, _Mapping]] = ...) -> None: ...
+    next: NextAttempt
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[AttemptBegin, _Mapping]] = ..., over: _Optional[_Union[AttemptOver, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., next: _Optional[_Union[NextAttempt, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -580,18 +580,18 @@ class WatchEvent(_message.Message):
     def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Kin(_message.Message):
-    __slots__ = ("replica_id", "life", "boot_id", "runs_on", "early")
+    __slots__ = ("replica_id", "attempt_id", "boot_id", "runs_on", "early")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     EARLY_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
-    life: Life
+    attempt_id: AttemptId
     boot_id: str
     runs_on: bool
     early: bool
-    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ..., early: bool = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., attempt_id: _Optional[_Union[AttemptId, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ..., early: bool = ...) -> None: ...
 
 class Absent(_message.Message):
     __slots__ = ("replica_id", "leased", "proof")
@@ -604,13 +604,13 @@ class Absent(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., leased: _Optional[float] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("group", "host", "node", "nodes", "attempt", "life", "code", "sentence", "together")
+    __slots__ = ("group", "host", "node", "nodes", "attempt", "attempt_token", "code", "sentence", "together")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
@@ -619,25 +619,25 @@ class Done(_message.Message):
     node: int
     nodes: int
     attempt: int
-    life: str
+    attempt_token: str
     code: int
     sentence: str
     together: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., sentence: _Optional[str] = ..., together: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., attempt: _Optional[int] = ..., attempt_token: _Optional[str] = ..., code: _Optional[int] = ..., sentence: _Optional[str] = ..., together: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Left(_message.Message):
-    __slots__ = ("replica_id", "life", "state", "lingers", "ended")
+    __slots__ = ("replica_id", "attempt_id", "state", "lingers", "ended")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     LINGERS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
-    life: Life
+    attempt_id: AttemptId
     state: State
     lingers: str
     ended: bool
-    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., lingers: _Optional[str] = ..., ended: bool = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., attempt_id: _Optional[_Union[AttemptId, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., lingers: _Optional[str] = ..., ended: bool = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock", "left", "job")

@@ -27,23 +27,25 @@ log = logging.getLogger(__name__)
 REFUSED_CODE = 2
 """Exit code of a group whose supervisor the lighthouse refuses: a usage error, as in the commands."""
 KEPT_EXITS = 8
-"""Ends of lives that are reported again in full after a reconnect. A group may die more than once while the lighthouse
+"""Ends of attempts that are reported again in full after a reconnect. A group may die more than once while the
+lighthouse
 is away, and the others may wait for the proof of each death."""
 KEPT_ENDS = 1000
-"""Ends of older lives that are reported again without their reason: more lives than can start and end while a member
+"""Ends of older attempts that are reported again without their reason: more attempts than can start and end while a
+member
 waits for a lease."""
 
 
 class SupervisorClient:
-    """A supervisor's connection to the lighthouse that serves. Reports one group's lives.
+    """A supervisor's connection to the lighthouse that serves. Reports one group's attempts.
 
     No call waits for the network, except `close`. After every reconnect it repeats the reports that still hold (the
     last start, the last exits, the end), so a report made while the lighthouse was away isn't lost. `lighthouse` is
     one address, or several with commas; raises `AddressError` if it is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: use `ready` and `ended` instead of `started` and `exited`;
-    `on_life` reports the start and the end of a life. The file `lighthouse_file` holds the address of a lighthouse that
-    has moved. With `sidecar` (a name; `group` is then empty) it speaks for a sidecar.
+    `on_attempt` reports the start and the end of an attempt. The file `lighthouse_file` holds the address of a
+    lighthouse that has moved. With `sidecar` (a name; `group` is then empty) it speaks for a sidecar.
     """
 
     def __init__(
@@ -71,10 +73,10 @@ class SupervisorClient:
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
         self._on_stop: Callable[[int, str], None] | None = None  # callback of `on_stop`
         self._stop: tuple[int, str] | None = None  # the order to stop, once received
-        self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
+        self._on_attempt: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
         self._on_order: Callable[[str, str, str], None] | None = None  # callback of `on_order`
         self._on_number: Callable[[int], None] | None = None  # callback of `on_number`
-        self._number: int | None = None  # newest number of the next life that was received
+        self._number: int | None = None  # newest number of the next attempt that was received
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs all callbacks
         self._unanswered = 0  # reports sent in the present session and not answered yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
@@ -95,22 +97,24 @@ class SupervisorClient:
     def __repr__(self) -> str:
         return f"SupervisorClient({self._name} to {self._stream.address.url}, {'up' if self._stream.is_up else 'away'})"
 
-    def started(self, attempt: int, life: str) -> None:
-        """Report that a new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
-        self._report("started", pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)))
+    def started(self, attempt: int, attempt_token: str) -> None:
+        """Report that a new attempt of the group runs; with the token TORCHFT_X_ATTEMPT_TOKEN."""
+        started = pb.AttemptStarted(attempt=attempt, attempt_token=attempt_token)
+        self._report("started", pb.SupervisorUp(started=started))
 
-    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
-        """Report that a life has ended, which proves its death to the other groups."""
-        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT])
-        self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
+    def exited(self, attempt: int, attempt_token: str, code: int, reason: str) -> None:
+        """Report that an attempt has ended, which proves its death to the other groups."""
+        reason = reason[: limits.MAX_TEXT]
+        exited = pb.AttemptExited(attempt=attempt, attempt_token=attempt_token, code=code, reason=reason)
+        self._report(f"exited {attempt_token}", pb.SupervisorUp(exited=exited))
 
-    def halted(self, life: str, who: str, seconds: float) -> None:
-        """Report that a life's process has been stopped (SIGSTOP, a debugger) for `seconds`; empty `who`: none is."""
-        halted = pb.LifeHalted(life=life, who=who, seconds=seconds)
+    def halted(self, attempt_token: str, who: str, seconds: float) -> None:
+        """Report that a process has been stopped (SIGSTOP, a debugger) for `seconds`; empty `who`: none is."""
+        halted = pb.AttemptHalted(attempt_token=attempt_token, who=who, seconds=seconds)
         self._report("halted", pb.SupervisorUp(halted=halted))
 
     def rests(self, rests: bool) -> None:
-        """Report whether the group is drained: no life of it runs, and none is started until it is resumed."""
+        """Report whether the group is drained: no attempt of it runs, and none is started until it is resumed."""
         self._report("rests", pb.SupervisorUp(rests=pb.GroupRests(rests=rests)))
 
     def held(self, state: State) -> None:
@@ -127,29 +131,29 @@ class SupervisorClient:
         return self._stream.is_up
 
     def ready(self, attempt: int, meeting: str) -> None:
-        """Report that this node runs no process and waits for the group's next life.
+        """Report that this node runs no process and waits for the group's next attempt.
 
         `meeting`: the workers' rendezvous, host:port, from node 0."""
         self._report("ready", pb.SupervisorUp(ready=pb.NodeReady(attempt=attempt, meeting=meeting)))
 
-    def ended(self, attempt: int, life: str, code: int, reason: str) -> None:
-        """Report that no process of this node's part of a life is left."""
-        ended = pb.NodeEnded(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT])
+    def ended(self, attempt: int, attempt_token: str, code: int, reason: str) -> None:
+        """Report that no process of this node's part of an attempt is left."""
+        ended = pb.NodeEnded(attempt=attempt, attempt_token=attempt_token, code=code, reason=reason[: limits.MAX_TEXT])
         self._report("ended", pb.SupervisorUp(ended=ended))
 
-    def on_life(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
-        """Register the callbacks for the lives of this node, before the first `ready`.
+    def on_attempt(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
+        """Register the callbacks for the attempts of this node, before the first `ready`.
 
-        ``begin(attempt, life, meeting)`` is called once for each life whose part on this node must be started, and
-        ``ended(life, code, reason)`` when a life is over, perhaps more than once. Both run in order on the thread of
-        `on_stop`.
+        ``begin(attempt, attempt_token, meeting)`` is called once for each attempt whose part on this node must be
+        started, and ``ended(attempt_token, code, reason)`` when an attempt is over, perhaps more than once. Both run in
+        order on the thread of `on_stop`.
         """
-        loop.post(lambda: setattr(self, "_on_life", (begin, ended)))
+        loop.post(lambda: setattr(self, "_on_attempt", (begin, ended)))
 
     def on_number(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse sends the number of the next life.
+        """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse sends the next attempt's number.
 
-        The lighthouse sends it at the start of every session, and when another life of the group has a higher one (R2).
+        The lighthouse sends it at the start of every session, and when another attempt has a higher one (R2).
         """
 
         def begin() -> None:
@@ -160,7 +164,7 @@ class SupervisorClient:
         loop.post(begin)
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
-        """Call `callback(kind, life, sentence)`, on the thread of `on_stop`, when a person gives the group an order."""
+        """Call `callback(kind, attempt_token, sentence)`, on the thread of `on_stop`, when a person gives an order."""
         loop.post(lambda: setattr(self, "_on_order", callback))
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
@@ -198,7 +202,7 @@ class SupervisorClient:
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
             if kind.startswith(("started", "exited", "ended")):
-                self._reports.pop("halted", None)  # it belongs to another life, or to one that is over
+                self._reports.pop("halted", None)  # it belongs to another attempt, or to one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
             for old in exits[:-KEPT_EXITS]:
@@ -242,31 +246,32 @@ class SupervisorClient:
             raise RefusedError(limits.clean(down.refused.sentence[: limits.MAX_TEXT]))
         elif kind == "begin":
             begin = supervisors.NODE_DOWN.decode(down, session=0)
-            self._begin(begin.attempt, begin.life, begin.meeting)
-        elif kind == "over" and self._on_life is not None:
-            ended, over = self._on_life[1], supervisors.NODE_DOWN.decode(down, session=0)
-            self._notifier.post(lambda: ended(over.life, over.code, over.reason))
+            self._begin(begin.attempt, begin.attempt_token, begin.meeting)
+        elif kind == "over" and self._on_attempt is not None:
+            ended, over = self._on_attempt[1], supervisors.NODE_DOWN.decode(down, session=0)
+            self._notifier.post(lambda: ended(over.attempt_token, over.code, over.reason))
         elif kind == "order" and self._on_order is not None:
             asked, tell = supervisors.ORDER.decode(down.order, group=self.group), self._on_order
-            self._notifier.post(lambda: tell(asked.kind, asked.life, asked.sentence))
+            self._notifier.post(lambda: tell(asked.kind, asked.attempt_token, asked.sentence))
         elif kind == "next":
             self._tell_number(supervisors.next_from_proto(down.next))
         elif kind == "pong":
             self._unanswered -= 1  # an idle ping's answer may make it negative: then no report is unanswered
 
-    def _begin(self, attempt: int, life: str, meeting: str) -> None:
-        """Take the order to start a life at once, on this thread, so that this node isn't reported as ready again."""
-        if "ready" not in self._reports or self._on_life is None:
+    def _begin(self, attempt: int, attempt_token: str, meeting: str) -> None:
+        """Take the order to start an attempt at once, on this thread, so that the node isn't reported ready again."""
+        if "ready" not in self._reports or self._on_attempt is None:
             return  # the order was sent twice
         del self._reports["ready"]
-        # The lighthouse starts a new life only after it knows the end of the former one.
+        # The lighthouse starts a new attempt only after it knows the end of the former one.
         self._reports.pop("ended", None)
         self._reports.pop("halted", None)
-        started = pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)).SerializeToString()
+        begun = pb.AttemptStarted(attempt=attempt, attempt_token=attempt_token)
+        started = pb.SupervisorUp(started=begun).SerializeToString()
         self._reports["started"] = started
         self._send(started)
-        begin = self._on_life[0]
-        self._notifier.post(lambda: begin(attempt, life, meeting))
+        begin = self._on_attempt[0]
+        self._notifier.post(lambda: begin(attempt, attempt_token, meeting))
 
     def _tell_number(self, attempt: int) -> None:
         self._number = attempt

@@ -34,7 +34,7 @@ MAX_TOLD_VALUES = 64 * MAX_MEMBERS
 MAX_NODES = 4096
 """Nodes of one group."""
 MAX_ATTEMPT = 2**31
-"""Number of a life. A restart every second would reach it after 68 years."""
+"""Number of an attempt. A restart every second would reach it after 68 years."""
 
 
 def check_count(values: Sized, what: str, limit: int) -> None:

@@ -282,8 +282,8 @@ class Checkpoint:
             memory=self._saving.memory,
         )  # fmt: skip
         self._prepared, self._saved_step = True, step
-        group, _, life = self._connection.replica_id.partition(":")
-        writer = f"{group}-{life[:8]}-{counters['committed_in']}"  # all ranks of this life agree
+        group, _, nonce = self._connection.replica_id.partition(":")
+        writer = f"{group}-{nonce[:8]}-{counters['committed_in']}"  # all ranks of this attempt agree
         self._saving.submit(names.name(step, writer), shard)
 
     def _state(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ logger = logging.getLogger("torchft_x.train.manager")
 
 @dataclass(frozen=True)
 class RankContext:
-    """Objects that a Manager is made of; fixed for its life."""
+    """Objects that a Manager is made of; they never change."""
 
     options: Options
     connection: GroupConnection

@@ -1,4 +1,4 @@
-"""Copies of this rank's state in the memory of its supervisor, with which a later life may begin.
+"""Copies of this rank's state in the memory of its supervisor, with which a later attempt may begin.
 
 `core.training.memory_checkpoint` decides when, where and which copies are made; `transfer.memory_slots` defines their
 form. The training thread copies between two steps, because only then the state is that of one step. Work that needs the
@@ -114,7 +114,7 @@ class MemoryCheckpoint:
         self._begin(self._seal, index, state, time.thread_time() - began)
 
     def copy_last(self, state: State, full_state: Callable[[], Any]) -> None:
-        """Copy the complete `state` for the group's next life, because this rank leaves before the end of the training.
+        """Copy the complete `state` for the group's next attempt, as this rank leaves before the end of the training.
 
         It waits for the copy, and never raises.
         """
@@ -165,7 +165,7 @@ class MemoryCheckpoint:
             raise
 
     def drop(self) -> None:
-        """Erase all copies, so that the next life begins without them."""
+        """Erase all copies, so that the next attempt begins without them."""
         for i, slot in enumerate(self._slots):
             slot.erase()
             self._holds[i] = None

@@ -1,7 +1,7 @@
 """Makes and loads this rank's own copies in memory (`train.context.memory_checkpoint`).
 
-Copies are made between two steps. One is loaded when a life begins, or after a heal that broke off. Both happen on the
-training thread, before it asks for a quorum.
+Copies are made between two steps. One is loaded at an attempt's start, or after a heal that broke off. Both happen on
+the training thread, before it asks for a quorum.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def copy_now(context: RankContext) -> None:
 
 
 def copy_last(context: RankContext) -> None:
-    """Copy the final state for the group's next life, because this rank leaves before the end of the training."""
+    """Copy the final state for the group's next attempt, because this rank leaves before the end of the training."""
     state = _whole_state(context)
     if not context.memory.apart and state is not None and state.step > 0:
         context.memory.copy_last(state, context.full_state)

@@ -1,7 +1,7 @@
 """A thread that answers the supervisor's requests after an event: Python stacks, PyTorch's Flight Recorder.
 
-It listens on a unix socket in the life's private folder. A request is a word and a newline; an answer is its length (8
-bytes, little endian) and as many bytes. The thread is Python's and ends before Python does (`close` waits for it). A
+It listens on a unix socket in the workers' private folder. A request is a word and a newline; an answer is its length
+(8 bytes, little endian) and as many bytes. The thread is Python's and ends before Python does (`close` waits for it). A
 thread that wants Python's lock when Python ends would abort the process, as those of torch's own server do.
 
 The thread needs Python's lock. While another thread holds the lock and sleeps, the supervisor sends this thread SIGURG,

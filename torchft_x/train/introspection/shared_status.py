@@ -1,7 +1,7 @@
 """This rank's status in shared memory, which the supervisor can read (observe/worker_status.py) without Python's lock.
 
 The memory is anonymous (memfd): no write waits for a disk, and nothing stays when the process is killed. The link
-``<rank>.status`` in the life's private folder leads to it.
+``<rank>.status`` in the attempt's private folder leads to it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SharedStatus:
         self._stories = 0  # number of the newest story
         self._since = time.monotonic()  # monotonic seconds when the current step began, at the end of the one before
         self._longest = 0.0  # seconds of the longest committed step, or of the longest time between two
-        self._commits = 0  # number of steps committed in this life
+        self._commits = 0  # number of steps committed in this attempt
         self._quorum: dict[str, Any] = {}  # the newest `quorum` event
         self._configured: dict[str, Any] = {}  # the newest `configure` event
         self._lost: list[dict[str, Any]] = []  # the newest `member_lost` events

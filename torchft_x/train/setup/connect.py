@@ -29,7 +29,7 @@ from torchft_x.comm.store.create import create_store_client, host_store, serve_s
 from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.votes.ranks import Hub, Spoke
 from torchft_x.core.training.memory_checkpoint import newest_common
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
 from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
@@ -187,7 +187,7 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
             bind=Address(any_host(), options.port).target,
             store_address=address.text,
             world_size=options.group_world_size,
-            life=Life(options.attempt, time.time(), options.life),
+            attempt_id=AttemptId(options.attempt, time.time(), options.attempt_token),
             token=options.token,
             connect_timeout=options.connect_timeout,
             quorum_retries=options.quorum_retries,

@@ -24,7 +24,7 @@ class Options:
     """Checked options of one rank. Times are seconds. An argument overrides the variable named with it."""
 
     replica_id: str
-    """REPLICA_GROUP_ID: group id, stable over restarts. On the wire a nonce of the group's life is added."""
+    """REPLICA_GROUP_ID: group id, stable over restarts. On the wire a nonce of the attempt is added."""
     group_rank: int
     """RANK, 0 if unset: rank of this process in its group."""
     group_world_size: int
@@ -57,8 +57,8 @@ class Options:
     """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None if the run has no token."""
     attempt: int
     """TORCHFT_X_ATTEMPT: number of this start of the group, from 0; later ones are higher."""
-    life: str
-    """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
+    attempt_token: str
+    """TORCHFT_X_ATTEMPT_TOKEN: names this start in the supervisor's exit report."""
     run_dir: str | None
     """TORCHFT_X_RUN_DIR: directory for events; None if none are written."""
     min_replica_size: int
@@ -171,7 +171,7 @@ def resolve(
         restart_count=env.read_int(env.RESTART_COUNT, 0, environ) or 0,
         token=token if token is not None else env.read_token(environ),
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
-        life=env.read(env.LIFE, "", environ) or "",
+        attempt_token=env.read(env.ATTEMPT_TOKEN, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=fewest,

@@ -18,14 +18,14 @@ class Name(NamedTuple):
     """Name of a checkpoint. The greater name is the newer checkpoint."""
 
     step: int  # number of commits before it
-    writer: str  # one life of one group
+    writer: str  # one attempt of one group
 
     def __str__(self) -> str:
         return f"step-{self.step:08d}.{self.writer}"
 
 
 def name(step: int, writer: str) -> Name:
-    """Return the name of a checkpoint. `writer` is any text that no other life of any group has.
+    """Return the name of a checkpoint. `writer` is any text that no other attempt of any group has.
 
     Raises `ConfigError` for a negative or too large step.
     """

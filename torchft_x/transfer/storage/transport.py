@@ -73,7 +73,7 @@ class FsspecTransport(CheckpointTransport[T]):
         token: of the run (default TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE; "" for none): offers carry its HMAC.
 
     The source's training is stopped only while the state is copied to memory; a thread writes it. Files of an earlier
-    life of the same group and rank are removed at the start, and this one's by `shutdown`. Raises `ConfigError` for a
+    attempt of the same group and rank are removed at the start, this one's by `shutdown`. Raises `ConfigError` for a
     URL that can't be used.
     """
 

@@ -20,8 +20,8 @@ class Cost:
     pause: float
     """Longest time that a survivor went without a commit, less the usual time of a step."""
     whole: float | None
-    """Seconds from the fault to the first commit of all groups in which the victim's next life takes part; None: there
-    is none.
+    """Seconds from the fault to the first commit of all groups in which the victim's next attempt takes part; None:
+    there is none.
     """
     dropped: int
     """Number of steps that survivors began and didn't commit."""
@@ -32,7 +32,7 @@ class Cost:
 def whole_at(events: Sequence[Event], victim: str, groups: int, t: float) -> float | None:
     """Return the time after `t` at which `groups` groups first committed together, or None.
 
-    If there is a `victim`, another life of it takes part in that commit.
+    If there is a `victim`, another attempt of it takes part in that commit.
     """
     before = {e.get("replica_id") for e in commits(events, group=victim) if float(e["t"]) <= t}
     for e in commits(events):

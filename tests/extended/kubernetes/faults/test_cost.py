@@ -3,8 +3,8 @@ from typing import Any
 from tests.extended.kubernetes.faults.cost import cost, whole_at
 
 
-def _commit(group: str, life: str, t: float, participants: int = 2) -> dict[str, Any]:
-    return {"event": "commit", "group": group, "replica_id": f"{group}:{life}", "t": t, "participants": participants}
+def _commit(group: str, attempt: str, t: float, participants: int = 2) -> dict[str, Any]:
+    return {"event": "commit", "group": group, "replica_id": f"{group}:{attempt}", "t": t, "participants": participants}
 
 
 _STEADY = [_commit(g, "a", 10 + 0.1 * i) for i in range(11) for g in ("0", "1")]  # until 11.0
@@ -24,6 +24,6 @@ def test_a_fault_costs_a_pause_beyond_a_usual_step_dropped_steps_and_undone_ones
 
 
 def test_a_victim_and_a_survivor_that_never_come_back_are_said_so() -> None:
-    late = [*_STEADY, _commit("1", "a", 11.06)]  # of the victim's old life
+    late = [*_STEADY, _commit("1", "a", 11.06)]  # of the victim's old attempt
     assert whole_at(late, "1", 2, 11.0) is None
     assert round(cost(late, "1", ["0"], 11.0, None, 15.0).pause, 1) == 3.9

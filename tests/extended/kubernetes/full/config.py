@@ -16,7 +16,7 @@ PAUSE = "local/pause:latest"  # image of the process that holds a pod's namespac
 
 
 def containerd(programs: Path, folder: Path) -> str:
-    """Return containerd's configuration as TOML. `folder`: of this life of the node, with spec.json and cni/ in it."""
+    """Return containerd's configuration as TOML. `folder`: of this start of the node, with spec.json and cni/ in it."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     text = {
         "": {"version": 2, "root": f"{folder}/containerd", "state": "/run/containerd"},

@@ -63,29 +63,29 @@ class RealNode(small.LocalNode):
         super().__init__(cluster, settings)
         self._full = cluster
         self._cgroup = f"{cluster.prefix}{settings.name}"
-        self._lives = itertools.count(1)
+        self._starts = itertools.count(1)
         self._commands = itertools.count(1)
         self._mounts = 0  # pid of the process that holds its mounts
 
     def start(self) -> None:
         name, number, wire = self._settings.name, self._settings.number, self._full._wire
-        network.remove(wire, self._links())  # links of a previous life
+        network.remove(wire, self._links())  # links of a previous start
         network.ip(wire, f"addr replace {network.node_address(number)}/32 dev lo")
-        life = self.folder / str(next(self._lives))
-        self._write(life)
+        folder = self.folder / str(next(self._starts))
+        self._write(folder)
         entry = cgroups.make(self._cgroup)
         holder = self._full._child(
-            f"{name}-mounts", ["unshare", "--mount", "--", "sh", "-ec", _MOUNTS, "sh", str(life)]
+            f"{name}-mounts", ["unshare", "--mount", "--", "sh", "-ec", _MOUNTS, "sh", str(folder)]
         )
         self._mounts = holder.pid
         wait_for(lambda: _is_called(holder, "sleep"), 10, f"the mounts of {name}, see {self._log('mounts')}")
-        self._daemon("containerd", entry, ["--config", f"{life}/containerd.toml"])
+        self._daemon("containerd", entry, ["--config", f"{folder}/containerd.toml"])
         answers = lambda: self._ctr("version").returncode == 0  # noqa: E731
         wait_for(answers, 30, f"containerd of {name}, see {self._log('containerd')}")
         done = self._ctr("images", "import", str(self._full.archive))
         assert done.returncode == 0, f"containerd of {name} takes no image: {done.stdout}{done.stderr}"
         kubeconfig = self._full.folder / "kubeconfig-inside"
-        words = config.kubelet_words(name, number, life, kubeconfig)
+        words = config.kubelet_words(name, number, folder, kubeconfig)
         self._child = self._daemon("kubelet", entry, words)
         began = time.time()
         wait_for(lambda: self._ready() and self._heard_since(began), 120, f"node {name}, see {self._log('kubelet')}")
@@ -109,21 +109,21 @@ class RealNode(small.LocalNode):
         cgroups.end(self._cgroup)
         self._end("mounts")
 
-    def _write(self, life: Path) -> None:
+    def _write(self, folder: Path) -> None:
         number = self._settings.number
         for name in ("log", "lib", "lib-work", "tunables", "cni", "plugins"):
-            (life / name).mkdir(parents=True)
+            (folder / name).mkdir(parents=True)
         default = json.loads(subprocess.run([self._ctr_path, "oci", "spec"], capture_output=True, check=True).stdout)
-        kubelet = config.kubelet(number, life, self._cgroup, self._settings.heartbeat)
+        kubelet = config.kubelet(number, folder, self._cgroup, self._settings.heartbeat)
         texts = {
-            "containerd.toml": config.containerd(self._full._bin, life),
+            "containerd.toml": config.containerd(self._full._bin, folder),
             "spec.json": json.dumps(config.spec(default, skeleton(self._settings.paths).binds)),
-            "cni/10-pods.conflist": json.dumps(config.cni(number, life)),
+            "cni/10-pods.conflist": json.dumps(config.cni(number, folder)),
             "kubelet.json": json.dumps(kubelet),
             "resolv.conf": f"nameserver {network.DNS}\n",
         }
         for path, text in texts.items():
-            (life / path).write_text(text)
+            (folder / path).write_text(text)
 
     def _daemon(self, program: str, entry: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
         command = ["nsenter", f"--mount=/proc/{self._mounts}/ns/mnt", "--", "sh", "-ec", 'echo $$ >"$0"; exec "$@"']
@@ -154,7 +154,7 @@ class RealNode(small.LocalNode):
         return str(pod["status"]["containerStatuses"][0]["containerID"]).removeprefix("containerd://")
 
     def _heard_since(self, began: float) -> bool:
-        """Return whether the present kubelet, not one of a previous life, has reported that it is ready."""
+        """Return whether the present kubelet, not one of a previous start, has reported that it is ready."""
         node = self._full.api.get(f"/api/v1/nodes/{self._settings.name}")
         beats = [c["lastHeartbeatTime"] for c in node["status"]["conditions"] if c["type"] == "Ready"]
         return any(beat >= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)) for beat in beats)

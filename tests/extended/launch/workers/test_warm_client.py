@@ -1,4 +1,4 @@
-"""Warm lives, real: processes that are forked from the pre-imported one, killed, and compared with cold ones."""
+"""Warm attempts, real: processes that are forked from the pre-imported one, killed, and compared with cold ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:
     (parent,) = {*_forkers(run)} - {found(run, 1)["pid"]}
     os.kill(parent, signal.SIGKILL)
     wait_for(lambda: len(events(run, "warm")) >= 5, 90, "a third parent")
-    assert len(events(run, "exit")) == 1  # the life it has forked goes on
+    assert len(events(run, "exit")) == 1  # the attempt it has forked goes on
     assert [e["warm"] for e in events(run, "start")] == [False, True]
     end(run)
     assert "asked" in run.out.read_text()
@@ -76,10 +76,10 @@ def test_exit_codes(drive: Starter) -> None:
 import atexit, os, signal, sys
 atexit.register(lambda: print("at exit", __name__, flush=True))
 print("up", os.getpid(), flush=True)
-life = int(os.environ["TORCHFT_X_ATTEMPT"])
-if life == 0:
+attempt = int(os.environ["TORCHFT_X_ATTEMPT"])
+if attempt == 0:
     signal.pause()
-sys.exit({1: "sentence", 2: 3, 3: 0}[life])
+sys.exit({1: "sentence", 2: 3, 3: 0}[attempt])
 """
     run = warm(drive, text)
     wait_until_warm(run)
@@ -91,7 +91,7 @@ sys.exit({1: "sentence", 2: 3, 3: 0}[life])
     assert "sentence\n" in run.err.read_text()
 
 
-def test_a_parent_that_does_not_answer_is_ended_and_the_life_is_cold(drive: Starter) -> None:
+def test_a_parent_that_does_not_answer_is_ended_and_the_attempt_is_cold(drive: Starter) -> None:
     run = warm(drive, COLD)
     wait_until_warm(run)
     (parent,) = _forkers(run)
@@ -121,7 +121,7 @@ def imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
     return write
 
 
-def test_what_only_restarts_need_is_imported_while_the_first_life_runs(
+def test_what_only_restarts_need_is_imported_while_the_first_attempt_runs(
     drive: Starter, imports: Callable[[str], None], tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
@@ -151,7 +151,7 @@ def test_a_parent_with_threads_is_not_forked(drive: Starter, imports: Callable[[
     end(run)
 
 
-def test_each_forked_worker_of_each_life_draws_its_own_random_numbers(drive: Starter) -> None:
+def test_each_forked_worker_of_each_attempt_draws_its_own_random_numbers(drive: Starter) -> None:
     run = warm(drive, WITNESS, workers=2)
     wait_until_warm(run)
     drawn = [found(run, 0, rank) for rank in (0, 1)]

@@ -13,7 +13,7 @@ from tests.torch.comm.conformance import LONG, Meeting, ramp, wait_error
 from tests.torch.comm.members import configure, each
 from tests.torch.comm.subprocess.test_group import (
     helper,
-    lives,
+    is_alive,
     pair,  # noqa: F401
 )
 from tests.util import wait_for
@@ -73,7 +73,7 @@ def test_children_end_with_the_trainer(meeting: Meeting, pair: list[ProcessGroup
         assert len(pids) == 2
         trainer.kill()
         wait_error(work)
-        wait_for(lambda: not any(map(lives, pids)), what="the end of the trainer's children")
+        wait_for(lambda: not any(map(is_alive, pids)), what="the end of the trainer's children")
     finally:
         trainer.kill()
         trainer.communicate()

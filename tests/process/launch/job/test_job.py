@@ -53,7 +53,7 @@ class Job:
         return "".join(p.read_text() for p in sorted(self.run_dir.glob("logs/group-?-attempt-?.log")))
 
     def workers(self, count: int) -> dict[str, int]:
-        """Group -> pid of its newest worker, once `count` lives have said that they are up."""
+        """Group -> pid of its newest worker, once `count` attempts have said that they are up."""
 
         def up() -> list[tuple[str, str]]:
             return re.findall(r"up (\d) (\d+)\n", self.logs())

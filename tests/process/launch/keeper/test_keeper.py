@@ -61,11 +61,11 @@ def test_a_killed_supervisor_is_started_again_and_leaves_nothing(keep) -> None:
     gone(child, other)
 
 
-def test_who_is_killed_before_it_begins_a_life_costs_the_next_one_no_number(keep) -> None:
+def test_who_is_killed_before_it_begins_an_attempt_costs_the_next_one_no_number(keep) -> None:
     says = (
-        "import json, os, pathlib, time; before = os.environ.get('TORCHFT_X_LIFE_BEFORE'); "
+        "import json, os, pathlib, time; before = os.environ.get('TORCHFT_X_ATTEMPT_BEFORE'); "
         "words = json.dumps({'restarts': 0, 'reason': '', 'runs': '5:token'}); "
-        "before or pathlib.Path(os.environ['TORCHFT_X_LIVES_FILE']).write_text(words); "
+        "before or pathlib.Path(os.environ['TORCHFT_X_ATTEMPTS_FILE']).write_text(words); "
         "print(os.getpid(), before, flush=True); time.sleep(600)"
     )
     job = keep(role("trainer", says, kind="trainer"))

@@ -84,7 +84,7 @@ def test_a_failed_job_says_why_and_what_is_left_of_it_is_cancelled(cluster: Clus
     assert cluster.cancelled == ["3_0", "3_1"]
 
 
-def test_output_of_all_incarnations_in_their_order(cluster: Cluster, tmp_path: Path) -> None:
+def test_output_of_all_attempts_in_their_order(cluster: Cluster, tmp_path: Path) -> None:
     scheduler = create_scheduler("here")
     app_id = submit(scheduler, tmp_path / "run")
     part = store.read(tmp_path / "run").parts[1]

@@ -18,7 +18,7 @@ def test_a_worker_that_is_stopped_goes_on_or_can_be_ended(drive: Callable[..., D
     os.kill(worker, signal.SIGSTOP)
     wait_for(lambda: run.reports("halted"), what="the stop to be told")
     (reported,) = run.reports("halted")
-    assert (reported["life"], reported["who"]) == (started["life"], "worker 0")
+    assert (reported["attempt_token"], reported["who"]) == (started["attempt_token"], "worker 0")
     assert TIMING.stop_report <= reported["seconds"] < 1.6 * TIMING.stop_report
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: len(run.reports("halted")) == 2, what="its end to be told")

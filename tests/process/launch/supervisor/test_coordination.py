@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[4]
 SLEEPER = """if True:
     import os, sys, time
     e = os.environ
-    print("up", e["REPLICA_GROUP_ID"], e["TORCHFT_X_ATTEMPT"], e["TORCHFT_X_LIFE"], os.getpid(), flush=True)
+    print("up", e["REPLICA_GROUP_ID"], e["TORCHFT_X_ATTEMPT"], e["TORCHFT_X_ATTEMPT_TOKEN"], os.getpid(), flush=True)
     time.sleep(1000)
 """
 
@@ -75,9 +75,9 @@ class Cluster:
         return "\n".join(f"--- {p.name}\n{p.read_text()}" for p in sorted(self.folder.glob("*.txt")))
 
     def ups(self, group: int, node: int) -> list[tuple[int, str, int]]:
-        """Attempt, life and pid of each life of a SLEEPER."""
+        """Number, token and pid of each attempt of a SLEEPER."""
         found = re.findall(r"up \d+ (\d+) (\w+) (\d+)\n", self.text(f"{group}.{node}"))
-        return [(int(a), life, int(pid)) for a, life, pid in found]
+        return [(int(a), token, int(pid)) for a, token, pid in found]
 
     def wait_for(self, condition, seconds: float, what: str):  # type: ignore[no-untyped-def]
         try:
@@ -116,25 +116,25 @@ def cluster(tmp_path: Path) -> Iterator:
         one.close()
 
 
-def sleeping(run: Cluster, lives: int = 1, groups: tuple[int, ...] = (0, 1)) -> list[list[tuple[int, str, int]]]:
-    """Wait until each node of these groups has started so many lives; the newest of each node."""
+def sleeping(run: Cluster, attempts: int = 1, groups: tuple[int, ...] = (0, 1)) -> list[list[tuple[int, str, int]]]:
+    """Wait until each node of these groups has started so many attempts; the newest of each node."""
 
     def newest() -> list[list[tuple[int, str, int]]]:
         ups = [[run.ups(g, n) for n in range(run.nodes)] for g in groups]
-        return [[u[-1] for u in group] for group in ups] if all(len(u) >= lives for g in ups for u in g) else []
+        return [[u[-1] for u in group] for group in ups] if all(len(u) >= attempts for g in ups for u in g) else []
 
-    return run.wait_for(newest, 30.0, f"{lives} lives")
+    return run.wait_for(newest, 30.0, f"{attempts} attempts")
 
 
-def test_all_nodes_of_a_group_run_the_same_life_and_fall_together(cluster) -> None:
+def test_all_nodes_of_a_group_run_the_same_attempt_and_fall_together(cluster) -> None:
     run = cluster(SLEEPER)
     zero, one = sleeping(run)
     for group in (zero, one):
-        assert {(attempt, life) for attempt, life, _ in group} == {(0, group[0][1])}
+        assert {(attempt, token) for attempt, token, _ in group} == {(0, group[0][1])}
     assert zero[0][1] != one[0][1]
     os.kill(one[1][2], signal.SIGKILL)
     (again,) = sleeping(run, 2, (1,))
-    assert {(attempt, life) for attempt, life, _ in again} == {(1, again[0][1])}
+    assert {(attempt, token) for attempt, token, _ in again} == {(1, again[0][1])}
     assert not process_tree.is_alive(one[0][2])
     assert len(run.ups(0, 0)) == len(run.ups(0, 1)) == 1  # the other group noticed nothing
     assert all(process_tree.is_alive(pid) for _, _, pid in zero)

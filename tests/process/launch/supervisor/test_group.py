@@ -12,7 +12,7 @@ from tests.process.launch.driven import SLEEPER, drive  # noqa: F401
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.workers import lives_file
+from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import read_events
 
 
@@ -32,7 +32,7 @@ def test_a_clean_end(drive) -> None:
     assert [e["event"] for e in read_events(run.folder)] == ["start", "exit"]
 
 
-def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
+def test_what_an_attempt_leaves_in_its_slots_the_next_one_finds(drive) -> None:
     text = """if 1:
         import os
         limit, (first, second) = os.environ["TORCHFT_X_MEMORY_SLOTS"].split(";")[0], os.environ[
@@ -49,7 +49,7 @@ def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
     assert run.out.read_text().splitlines() == ["True b''", "True b'left'"]
 
 
-def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
+def test_its_attempts_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
     monkeypatch.setenv("TELL_NUMBER", "4")
     run = drive("import os, sys; sys.exit(int(os.environ['TORCHFT_X_ATTEMPT']) < 6)", rules={"max_restarts": 2})
     assert run.wait() == 0
@@ -67,7 +67,7 @@ def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive
         "sys.exit(2 if first else 0)"
     )
     run = drive(script, number_timeout=0.1)
-    wait_for(lambda: run.reports("started"), what="the life with a guessed number")
+    wait_for(lambda: run.reports("started"), what="the attempt with a guessed number")
     part = run.folder / "number.part"
     part.write_text("4")
     part.rename(run.folder / "number")
@@ -78,7 +78,7 @@ def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive
 
 
 def test_a_mistake_of_the_script_stays_one(drive, monkeypatch) -> None:
-    monkeypatch.setenv(env.LIFE_BEFORE, "6")
+    monkeypatch.setenv(env.ATTEMPT_BEFORE, "6")
     run = drive("import sys; sys.exit(2)")
     assert run.wait() == 1
     assert [r["attempt"] for r in run.reports("started")] == [7]
@@ -93,9 +93,9 @@ def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> N
     assert exited["code"] == -9
     assert exited["reason"] == "worker 0 killed by SIGKILL"
     assert run.worker() != first
-    lives = [r["life"] for r in run.reports("started")]
-    assert len(set(lives)) == 2
-    assert exited["life"] == lives[0]
+    tokens = [r["attempt_token"] for r in run.reports("started")]
+    assert len(set(tokens)) == 2
+    assert exited["attempt_token"] == tokens[0]
     line, _ = run.err.read_text().splitlines()  # and that it is started cold
     assert line.startswith("group 1 died: worker 0 killed by SIGKILL after ")
     assert line.endswith("s; restart 1 of 10 in 0 s")
@@ -196,34 +196,34 @@ def test_the_lighthouse_tells_to_stop(drive) -> None:
     assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": "the job is finished"}
 
 
-def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_one(
+def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_this_one(
     drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported = tmp_path / "lives"
-    monkeypatch.setenv(env.LIVES_FILE, str(reported))
+    reported = tmp_path / "attempts"
+    monkeypatch.setenv(env.ATTEMPTS_FILE, str(reported))
     first = drive(SLEEPER)
     first.worker()
     started = first.reports("started")[0]
-    lives = lives_file.read(reported)
-    assert lives.runs == f"{started['attempt']}:{started['life']}"
+    report = attempts_file.read(reported)
+    assert report.runs == f"{started['attempt']}:{started['attempt_token']}"
     first.process.kill()
     first.process.wait()
 
-    monkeypatch.setenv(env.LIFE_BEFORE, lives.runs)
+    monkeypatch.setenv(env.ATTEMPT_BEFORE, report.runs)
     second = drive("")
     assert second.wait() == 0
-    assert [(r["kind"], r.get("life") == started["life"]) for r in second.reports()[:2]] == [
+    assert [(r["kind"], r.get("attempt_token") == started["attempt_token"]) for r in second.reports()[:2]] == [
         ("exited", True), ("started", False),
     ]  # fmt: skip
     assert second.reports("exited")[0]["code"] == -signal.SIGKILL
-    lives = lives_file.read(reported)
+    report = attempts_file.read(reported)
     (again,) = second.reports("started")
     assert again["attempt"] == started["attempt"] + 1
-    ends = f"{started['attempt']}:{started['life']}:-9,{again['attempt']}:{again['life']}:0"
-    assert lives.runs == f"{again['attempt']},{ends}"
+    ends = f"{started['attempt']}:{started['attempt_token']}:-9,{again['attempt']}:{again['attempt_token']}:0"
+    assert report.runs == f"{again['attempt']},{ends}"
 
 
-def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:
+def test_what_the_worker_left_running_ends_with_its_attempt(drive) -> None:
     daemon = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000'], start_new_session=True); print(p.pid)"
     run = drive(daemon)
     assert run.wait() == 0

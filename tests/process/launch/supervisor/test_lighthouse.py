@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.rpc.support import Asking, group, life
+from tests.unit.rpc.support import Asking, attempt_id, group
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.core.restart.lease import LeaseEntry
@@ -46,17 +46,17 @@ class Kept:
     def said(self) -> str:
         return self.err.read_text()
 
-    def serves(self, life: int) -> bool:
-        return self.file.exists() and self.said().count("Lighthouse listening on") >= life
+    def serves(self, number: int) -> bool:
+        return self.file.exists() and self.said().count("Lighthouse listening on") >= number
 
     @property
     def server(self) -> int:
         (pid,) = process_tree.descendants(self.process.pid)
         return pid
 
-    def kill_server(self, life: int) -> None:
+    def kill_server(self, number: int) -> None:
         os.kill(self.server, signal.SIGKILL)
-        wait_for(lambda: self.serves(life + 1), 20.0, "the next lighthouse")
+        wait_for(lambda: self.serves(number + 1), 20.0, "the next lighthouse")
 
     def end(self) -> int:
         return self.process.wait(scaled(20.0))
@@ -87,8 +87,8 @@ def test_groups_go_on_with_the_same_quorum_members_and_growing_ids(tmp_path: Pat
         first = [Asking(a), Asking(b)]
         before = first[0].result().quorum
         first[1].result()
-        for life in (1, 2):
-            lh.kill_server(life)
+        for number in (1, 2):
+            lh.kill_server(number)
             assert lh.file.read_text().strip() == lh.address
             state = State(before.top.step + 1, before.id)
             asks = [Asking(a, state=state), Asking(b, state=state)]
@@ -105,13 +105,13 @@ def test_who_died_in_the_same_moment_is_not_waited_for_until_its_lease_ends(tmp_
     """The only carrier: without what was written down, its supervisor's word would name nobody (R9b, 121 s)."""
     with kept(tmp_path) as lh:
         supervisor = SupervisorClient(lh.address, "0", "host", "boot")
-        supervisor.started(0, "life-0")
-        with group("0:a", lh.address, life=life(0, "life-0"), boot_id="elsewhere") as a:
+        supervisor.started(0, "attempt-0")
+        with group("0:a", lh.address, attempt_id=attempt_id(0, "attempt-0"), boot_id="elsewhere") as a:
             state = commit(a, State())
             commit(a, state)
             lh.kill_server(1)
-            supervisor.exited(0, "life-0", -9, "killed by SIGKILL")
-            with group("0:b", lh.address, life=life(1, "life-1")) as b:
+            supervisor.exited(0, "attempt-0", -9, "killed by SIGKILL")
+            with group("0:b", lh.address, attempt_id=attempt_id(1, "attempt-1")) as b:
                 assert [m.replica_id for m in Asking(b).result().quorum.members] == ["0:b"]
         supervisor.close()
         assert "A new lineage begins" in lh.said()
@@ -139,20 +139,20 @@ def test_a_local_job_takes_it_along(tmp_path: Path) -> None:
     assert done.returncode == 0  # its launcher is gone
 
 
-def test_the_jobs_verdict_is_the_exit_code_also_of_a_later_life(tmp_path: Path) -> None:
+def test_the_jobs_verdict_is_the_exit_code_also_of_a_later_attempt(tmp_path: Path) -> None:
     """A group is done, and its supervisor gone, before the lighthouse dies: the next one knows."""
     run = ["--run_dir", str(tmp_path / "run")]
     with kept(tmp_path, *run, "--job_groups", "0,1") as lh:
         token = (tmp_path / "run" / "token").read_text().strip()
         zero, one = (SupervisorClient(lh.address, g, "host", "boot", token) for g in "01")
-        one.started(0, "life-1")
-        zero.started(0, "life-0")
-        zero.exited(0, "life-0", 0, "finished")
+        one.started(0, "attempt-1")
+        zero.started(0, "attempt-0")
+        zero.exited(0, "attempt-0", 0, "finished")
         zero.done(0, "finished")
         zero.close(scaled(10))
         lh.kill_server(1)
         wait_for(lambda: repr(one).endswith(", up)"), 20.0, "the other supervisor to be back")
-        one.exited(0, "life-1", 0, "finished")
+        one.exited(0, "attempt-1", 0, "finished")
         one.done(0, "finished")
         one.close(scaled(10))
         assert lh.end() == 0

@@ -24,16 +24,16 @@ LEAVES = """if 1:
 """
 
 
-def order(run: Driven, kind: str, life: str = ".") -> None:
+def order(run: Driven, kind: str, token: str = ".") -> None:
     with open(run.folder / "orders", "a") as f:
-        f.write(f"{kind} {life} {kind}ed by request\n")
+        f.write(f"{kind} {token} {kind}ed by request\n")
 
 
-def newest_life(run: Driven) -> str:
-    return str(run.reports("started")[-1]["life"])
+def newest_attempt(run: Driven) -> str:
+    return str(run.reports("started")[-1]["attempt_token"])
 
 
-def test_a_kill_is_for_one_life() -> None:
+def test_a_kill_is_for_one_attempt() -> None:
     woken: list[int] = []
     orders = TakenOrders(lambda: woken.append(1))
     orders.take("kill", "x", "killed by request")
@@ -48,11 +48,11 @@ def test_a_kill_is_for_one_life() -> None:
     assert (orders.rests, len(woken)) == (False, 5)
 
 
-def test_a_kill_ends_a_life_and_costs_no_restart(drive: Callable[..., Driven]) -> None:
+def test_a_kill_ends_an_attempt_and_costs_no_restart(drive: Callable[..., Driven]) -> None:
     run = drive(SLEEPER, rules={"max_restarts": 0})
     first = run.worker()
-    order(run, "kill", "another-life")
-    order(run, "kill", newest_life(run))
+    order(run, "kill", "another-attempt")
+    order(run, "kill", newest_attempt(run))
     wait_for(lambda: run.reports("exited"), what="its end")
     assert not process_tree.is_alive(first)
     assert run.worker() != first

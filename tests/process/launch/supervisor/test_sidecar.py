@@ -43,7 +43,7 @@ class Job:
         address = wait_for(self._address, 20.0, "the lighthouse")
         token = (self.run_dir / "token").read_text().strip()
         self.group = SupervisorClient(address, "0", "host", "boot", token=token)
-        self.group.started(0, "life")
+        self.group.started(0, "attempt")
 
     def finish(self, code: int = 0) -> None:
         """The group is done, and so is the job."""
@@ -119,7 +119,7 @@ def test_it_ends_with_the_job_and_with_0_whatever_the_verdict(job: Job) -> None:
 
 def test_any_program_with_its_arguments_and_its_environment(job: Job) -> None:
     names = ["TORCHFT_LIGHTHOUSE", "TORCHFT_X_RUN_DIR", "TORCHFT_X_TOKEN_FILE", "TORCHFT_X_ADVERTISE_HOST"]
-    names += ["REPLICA_GROUP_ID", "TORCHFT_X_LIFE"]
+    names += ["REPLICA_GROUP_ID", "TORCHFT_X_ATTEMPT_TOKEN"]
     show = f"import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in {names}]))"
     shell = 'echo "out: $1"; echo err >&2; exec "$2" -c "$3"'
     assert ends(job.accompany("sh", "-c", shell, "sh", "a $b -- c", sys.executable, show)) == 0
@@ -166,7 +166,7 @@ def test_a_lighthouse_that_stays_away_is_the_end_of_the_job() -> None:
 
     reports, said = Away(), []
     config = SidecarConfig(sidecar="eval", command=("x",), patience=600.0)
-    lives = Accompanied(config, reports, said.append)  # type: ignore[arg-type]
+    attempts = Accompanied(config, reports, said.append)  # type: ignore[arg-type]
     for reports.seconds in (0.0, 599.0, 601.0):
-        assert not lives.is_over(StartedAttempt(0, "life"))
+        assert not attempts.is_over(StartedAttempt(0, "attempt"))
     assert said == ["the lighthouse has been away for 600 s: the job counts as over"]

@@ -1,4 +1,4 @@
-"""Warm lives, real: processes that are forked from the pre-imported one, killed, and compared with cold ones."""
+"""Warm attempts, real: processes that are forked from the pre-imported one, killed, and compared with cold ones."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def end(run: Driven) -> None:
     wait_for(lambda: not any(map(process_tree.is_alive, below)), 5, "the end of all processes")
 
 
-OF_THE_LIFE = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE", "TORCHFT_X_PRIVATE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
-OF_THE_LIFE |= {"TORCHELASTIC_ERROR_FILE"}
+OF_THE_ATTEMPT = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_ATTEMPT_TOKEN", "TORCHFT_X_PRIVATE", "MASTER_PORT"}
+OF_THE_ATTEMPT |= {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 
 
 def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
@@ -147,7 +147,7 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
     assert set(before) <= set(after)
     assert set(after) - set(before) <= BY_IMPORTS
     differ = {n for n in before if before[n] != after[n]}
-    assert differ == OF_THE_LIFE - ({"TORCHFT_X_ATTEMPT", "TORCHELASTIC_RUN_ID"} if attempt == 0 else set())
+    assert differ == OF_THE_ATTEMPT - ({"TORCHFT_X_ATTEMPT", "TORCHELASTIC_RUN_ID"} if attempt == 0 else set())
     assert after["TORCHELASTIC_RUN_ID"] == before["TORCHELASTIC_RUN_ID"].replace("attempt-0", f"attempt-{attempt}")
     assert after["TORCHELASTIC_ERROR_FILE"].endswith(f"attempt_0/{after['RANK']}/error.json")
     assert Path(after["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
@@ -156,7 +156,7 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
     assert cold == warm
 
 
-def test_a_first_life_whose_parent_is_lost_is_cold(drive: Starter) -> None:
+def test_a_first_attempt_whose_parent_is_lost_is_cold(drive: Starter) -> None:
     run = warm(drive, WITNESS)
     wait_for(lambda: _forkers(run), what="the warm parent")
     for parent in _forkers(run):
@@ -169,7 +169,7 @@ def test_a_first_life_whose_parent_is_lost_is_cold(drive: Starter) -> None:
     end(run)
 
 
-def test_who_is_stopped_while_a_first_life_waits_for_its_imports_ends_at_once(drive: Starter) -> None:
+def test_who_is_stopped_while_a_first_attempt_waits_for_its_imports_ends_at_once(drive: Starter) -> None:
     run = warm(drive, WITNESS)
     wait_for(lambda: _forkers(run), what="the warm parent")
     (parent,) = _forkers(run)

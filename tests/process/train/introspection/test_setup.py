@@ -27,7 +27,7 @@ COMMAND = [sys.executable, "-m", "tests.process.train.watched_worker"]
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as path:  # short, as a socket's path must be
-        found = Path(path, "life")  # beside nothing else: in /tmp are folders of supervisors that were killed
+        found = Path(path, "attempt")  # beside nothing else: in /tmp are folders of supervisors that were killed
         found.mkdir()
         yield found
 
@@ -69,7 +69,7 @@ def test_no_status_is_torn_while_it_is_written_as_quickly_as_can_be(folder: Path
     assert all(s["step"] == s["quorum"] == s["participants"] == s["commits"] for s in said)
     steps = [s["step"] for s in said]
     assert steps == sorted(steps)
-    assert (said[0]["replica_id"], said[0]["attempt"], said[0]["timeout"]) == ("7:life", 3, 60.0)
+    assert (said[0]["replica_id"], said[0]["attempt"], said[0]["timeout"]) == ("7:attempt", 3, 60.0)
 
 
 def test_a_stopped_and_a_killed_one_are_still_read(folder: Path) -> None:
@@ -182,9 +182,9 @@ def test_its_main_thread_does_not_come_when_that_is_asked_for(folder: Path) -> N
 
 
 def test_a_worker_is_found_while_other_folders_come_and_go(folder: Path) -> None:
-    life = folder / f"{probe_worker.SCRATCH}ours" / "life"
-    life.mkdir(parents=True)
-    (life / "3.stacks").symlink_to(f"/proc/{os.getpid()}/fd/1")
+    attempt = folder / f"{probe_worker.SCRATCH}ours" / "attempt"
+    attempt.mkdir(parents=True)
+    (attempt / "3.stacks").symlink_to(f"/proc/{os.getpid()}/fd/1")
     done = threading.Event()
 
     def others() -> None:
@@ -198,7 +198,7 @@ def test_a_worker_is_found_while_other_folders_come_and_go(folder: Path) -> None
     thread.start()
     try:
         for _ in range(200):
-            assert probe_worker.find(os.getpid(), folder) == Target(3, os.getpid(), life)
+            assert probe_worker.find(os.getpid(), folder) == Target(3, os.getpid(), attempt)
     finally:
         done.set()
         thread.join()

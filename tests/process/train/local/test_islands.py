@@ -161,7 +161,7 @@ def test_a_model_that_is_not_the_islands_is_refused() -> None:
     assert "[island.whole]" in said
 
 
-def life(place: Place) -> dict[int, Tensors]:
+def attempt(place: Place) -> dict[int, Tensors]:
     me = Islander(place)
     with me.loop:
         me.note()
@@ -174,14 +174,14 @@ def life(place: Place) -> dict[int, Tensors]:
 
 def test_an_island_dies_and_another_of_another_size_takes_its_place() -> None:
     with lighthouse(1) as address, Groups(address) as groups:
-        stays = groups.start(0, life, 2, back=False)
-        dies = groups.start(1, life, 3, back=False)
+        stays = groups.start(0, attempt, 2, back=False)
+        dies = groups.start(1, attempt, 3, back=False)
         stays.wait_step(3)
         dies.wait_step(3)
         dies.kill()
         dead = stays.steps.value
         stays.wait_step(dead + 2)
-        back = groups.start(1, life, 1, back=True).results()
+        back = groups.start(1, attempt, 1, back=True).results()
     (history,) = back
     first = min(history)
     assert first > dead

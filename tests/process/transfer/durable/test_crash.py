@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.torch.transfer.durable.faulty import FaultyFileSystem, Killed
-from tests.torch.transfer.durable.test_crash import STEPS, life, operations, state
+from tests.torch.transfer.durable.test_crash import STEPS, attempt, operations, state
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
@@ -23,14 +23,14 @@ def test_a_kill_at_each_operation(tmp_path: pathlib.Path) -> None:
         url = f"faulty://{tmp_path}/{k}"
         FaultyFileSystem.reset(fatal=k)
         with pytest.raises(Killed):
-            life(url, 0)
+            attempt(url, 0)
         FaultyFileSystem.reset()
         store = Store(url)
         last = newest(store)
         reached.append(0 if last is None else last.step)
         if last is not None:
             assert torch.equal(Saved(store, last).load()["b"], state(last.step)["b"])
-        life(url, 1, (*STEPS, 500))
+        attempt(url, 1, (*STEPS, 500))
         found = [n for folder in store.children() if (n := names.parse(folder)) is not None]
         assert [n.step for n in sorted(found)] == [400, 500], k
         assert all(Saved(store, name).verify() > 0 for name in found)

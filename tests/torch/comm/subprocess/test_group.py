@@ -48,7 +48,7 @@ def children(of: int) -> list[int]:
     return found
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as f:
             return f.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -105,7 +105,7 @@ def test_stopped_child_is_ended_by_an_abort(pair: list[ProcessGroupBabyGloo], me
     pair[0].abort(4)
     assert "aborted" in str(wait_error(work))
     pair[1].abort(4)
-    wait_for(lambda: not any(map(lives, stopped)), what="the end of the stopped children")
+    wait_for(lambda: not any(map(is_alive, stopped)), what="the end of the stopped children")
     configure(pair, meeting(), 5)
     each(pair, lambda rank, group: group.barrier().wait())
 

@@ -143,13 +143,13 @@ def test_end_releases_both_sides(make: Callable[[int], Ranks]) -> None:
     ranks = make(3)
     (answer,) = ranks.votes(0, but=2)
     waits = background(lambda: ranks.hub.gather(7, 0, scaled(30)))
-    ranks.hub.end("a newer life runs")
-    with pytest.raises(CollectiveError, match="was released: a newer life runs"):
+    ranks.hub.end("a newer attempt runs")
+    with pytest.raises(CollectiveError, match="was released: a newer attempt runs"):
         waits.result(scaled(5))
     with pytest.raises(CollectiveError, match="group rank 0 broke"):
         answer.result(scaled(5))
-    ranks.spokes[1].end("a newer life runs")
-    with pytest.raises(CollectiveError, match="was released: a newer life runs"):
+    ranks.spokes[1].end("a newer attempt runs")
+    with pytest.raises(CollectiveError, match="was released: a newer attempt runs"):
         ranks.spokes[1].vote(RankVote(7, 0, True), scaled(5))
 
 

@@ -41,7 +41,7 @@ class Job:
         self.events: list[dict[str, Any]] = []
         options = SimpleNamespace(group_rank=rank, group_world_size=ranks, lighthouse=lighthouse)
         connection = SimpleNamespace(
-            replica_id=f"{group}:life",
+            replica_id=f"{group}:attempt",
             others_train=False,
             agree=lambda about, said, timeout: said,
             all_fine=lambda about, fine, timeout: fine,
@@ -176,7 +176,7 @@ def test_another_group_takes_over_in_the_middle_of_a_save(url: str, monkeypatch:
     gone, over = threading.Event(), threading.Event()
 
     def half(store: Store, save: names.Name, shard: Any, *more: Any) -> None:
-        if save.writer.startswith("0-life"):
+        if save.writer.startswith("0-attempt"):
             store.write(f"{save}/shard-00000.data", [b"half"])
             gone.set()
             over.wait()  # as a process that is gone

@@ -81,7 +81,7 @@ def test_each_sample_once() -> None:
 
 @pytest.mark.parametrize("leaves", [0, 2])
 def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None:
-    """It leaves between two exchanges; another life joins later."""
+    """It leaves between two exchanges; another attempt joins later."""
     gone, back = threading.Event(), threading.Event()
 
     def body(i: int) -> Apart:

@@ -149,7 +149,7 @@ def test_a_group_that_copies_its_state_in_an_evaluation_knows_the_result() -> No
 def test_without_a_loader() -> None:
     """And due at step 0, where the groups take one group's weights first."""
 
-    def life(g: int) -> Trainer:
+    def attempt(g: int) -> Trainer:
         trainer = Trainer(g, address)
         evaluation = ElasticEvaluator(trainer.manager, LENGTH, batch=4)
         while trainer.manager.current_step() < 4:
@@ -164,7 +164,7 @@ def test_without_a_loader() -> None:
 
     sums: list[tuple[float, ...]] = []
     with lighthouse(2) as address:
-        leave(*run_threads(2, life))
+        leave(*run_threads(2, attempt))
     assert len(set(sums)) == 2
     assert len(sums) == 4
 

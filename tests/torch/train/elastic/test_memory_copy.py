@@ -23,8 +23,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
     memory.close()
 
 
-class Life:
-    """One life of a group of one rank, with one sample for each step."""
+class OneRank:
+    """One attempt of a group of one rank, with one sample for each step."""
 
     def __init__(self, address: str) -> None:
         module._taken.clear()
@@ -53,7 +53,7 @@ class Life:
 
 def test_a_position_travels_with_the_copy_however_long_its_text_becomes(memory: CheckpointMemory) -> None:
     with lighthouse(1) as address:
-        first = Life(address)
+        first = OneRank(address)
         at = first.train_until_held(3)
         context = first.trainer.manager.context
         with context.failures.lock:
@@ -62,7 +62,7 @@ def test_a_position_travels_with_the_copy_however_long_its_text_becomes(memory: 
         at = first.train_until_held(at + 3)
         later = first.trainer.manager.current_step()
         first.trainer.manager.shutdown(finished=False)
-        second = Life(address)
+        second = OneRank(address)
         second.step()
         restored = second.trainer.manager.current_step() - 1
         assert at <= restored <= later

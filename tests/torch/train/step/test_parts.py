@@ -167,10 +167,10 @@ class SharpnessAware(Trainer):
 def test_a_newcomer_copies_the_committed_parameters(options: dict[str, Any], run_dir: Path) -> None:
     meet, gone = threading.Barrier(2), threading.Event()
 
-    def run(life: int) -> SharpnessAware | None:
-        if life == 2:
+    def run(attempt: int) -> SharpnessAware | None:
+        if attempt == 2:
             assert gone.wait(scaled(30))
-        trainer = SharpnessAware(min(life, 1), address, seed=0, min_replica_size=2, **options)
+        trainer = SharpnessAware(min(attempt, 1), address, seed=0, min_replica_size=2, **options)
 
         def leave_in_the_middle() -> None:
             meet.wait(scaled(20))
@@ -180,8 +180,8 @@ def test_a_newcomer_copies_the_committed_parameters(options: dict[str, Any], run
 
         try:
             trainer.run_to(AT)
-            if life < 2:
-                trainer.step([lambda: meet.wait(scaled(20)), leave_in_the_middle][life])
+            if attempt < 2:
+                trainer.step([lambda: meet.wait(scaled(20)), leave_in_the_middle][attempt])
             trainer.run_to(LAST)
         except InterruptedError:
             return None

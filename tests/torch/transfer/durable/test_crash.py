@@ -24,7 +24,7 @@ def state(step: int) -> dict[str, torch.Tensor]:
     return {"w": torch.full((40_000,), float(step)), "b": torch.full((3,), float(step))}
 
 
-def life(url: str, number: int, steps: tuple[int, ...] = STEPS) -> None:
+def attempt(url: str, number: int, steps: tuple[int, ...] = STEPS) -> None:
     """Resume from the newest, and save all steps after it."""
     store = Store(url)
     last = newest(store)
@@ -38,7 +38,7 @@ def life(url: str, number: int, steps: tuple[int, ...] = STEPS) -> None:
 
 def operations(folder: pathlib.Path) -> int:
     FaultyFileSystem.reset()
-    life(f"faulty://{folder}", 0)
+    attempt(f"faulty://{folder}", 0)
     return FaultyFileSystem.count
 
 
@@ -49,11 +49,11 @@ def test_two_kills_in_a_row(tmp_path: pathlib.Path) -> None:
         for number, fatal in enumerate((k, k // 2 + 1)):
             FaultyFileSystem.reset(fatal=fatal)
             try:
-                life(url, number)
+                attempt(url, number)
             except Killed:
                 pass
         FaultyFileSystem.reset()
-        life(url, 2)
+        attempt(url, 2)
         last = newest(Store(url))
         assert last is not None
         assert last.step == 400

@@ -109,7 +109,7 @@ def test_an_offer_that_lies(pair: Pair, url: str, change: dict[str, Any]) -> Non
         destination.recv_checkpoint(0, source.metadata(), 5, scaled(0.3))
 
 
-def test_files_of_a_life_that_was_killed_go_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_attempt_that_was_killed_go_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICA_GROUP_ID", "group 1")
     monkeypatch.setenv("RANK", "3")
     url = str(tmp_path)
@@ -122,7 +122,7 @@ def test_files_of_a_life_that_was_killed_go_with_the_next(tmp_path: Path, monkey
     offered(other, url)
     monkeypatch.setenv("RANK", "3")
     again: Any = FsspecTransport(url)
-    wait_for(lambda: set(Store(url).children()) == {other.metadata()}, what="the removal of the old life's files")
+    wait_for(lambda: set(Store(url).children()) == {other.metadata()}, what="the removal of the old attempt's files")
     for transport in (again, other, killed):
         transport.shutdown()
 

@@ -12,7 +12,7 @@ from tests.unit.core.scene import Scene, issued, member, of
 from torchft_x.core.fingerprint import Fingerprint, describe, difference
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.lighthouse import Issue, Join, LighthouseEffect, Refuse
-from torchft_x.core.types import Life
+from torchft_x.core.types import AttemptId
 
 A, B = (Fingerprint((describe("model", "1 tensors", [f"w ({n},)"]),)) for n in (1, 2))
 DATA = describe("data set", "a.txt")
@@ -96,7 +96,7 @@ class TestRunningQuorum:
     def test_a_group_restarted_with_another_model_is_refused_while_others_train(self) -> None:
         s = pair()
         s.exited("0:x")
-        s.hello("0:y", life=Life(1))
+        s.hello("0:y", attempt_id=AttemptId(1))
         [(session, sentence)] = refusals(s.join("0:y", traits=B))
         assert session == s.sessions["0:y"]
         assert "Group 0 (host 0-y) can't train with group 1 (host 1-x)" in sentence
@@ -106,7 +106,7 @@ class TestRunningQuorum:
         s = Scene()
         s.arrive("0:x", traits=A)
         s.exited("0:x")
-        s.hello("0:y", life=Life(1))
+        s.hello("0:y", attempt_id=AttemptId(1))
         assert issued(s.join("0:y", traits=B)) == [["0:y"]]
 
     def test_a_member_that_is_away_is_neither_asked_nor_forgotten(self) -> None:
@@ -140,7 +140,7 @@ class TestRunningQuorum:
         s = pair()
         state = s.committed()
         [(_, sentence)] = refusals(s.join("0:x", state, traits=B))
-        assert "has changed within one life: its model has w (2,) where its former one has w (1,)" in sentence
+        assert "has changed while it runs: its model has w (2,) where its former one has w (1,)" in sentence
         assert issued(s.join("1:x", state)) == [["1:x"]]
 
     def test_who_trains_is_refused_when_it_asks_and_not_before(self) -> None:
@@ -216,7 +216,7 @@ def test_a_group_is_called_by_its_name(names: tuple[str, str], address: str, sai
 
 KINDS = [None, A, B, Fingerprint((DATA,)), Fingerprint((*A.items, describe("data set", "b.txt")))]
 steps = st.lists(
-    st.tuples(st.sampled_from(["join", "join", "new life", "close", "exit", "wait"]), st.integers(0, 3)), max_size=25
+    st.tuples(st.sampled_from(["join", "join", "new attempt", "close", "exit", "wait"]), st.integers(0, 3)), max_size=25
 )
 
 
@@ -226,18 +226,18 @@ def test_no_quorum_holds_two_that_differ(
     steps: list[tuple[str, int]], kinds: list[Fingerprint | None], min_replicas: int
 ) -> None:
     s = Scene(min_replicas=min_replicas)
-    life = [0, 0, 0, 0]
+    number = [0, 0, 0, 0]
     declared: dict[str, Fingerprint | None] = {}
 
     def name(group: int) -> str:
-        return f"{group}:{life[group]}"
+        return f"{group}:{number[group]}"
 
     for action, group in steps:
         effects: list[LighthouseEffect] = []
-        if action == "new life" or name(group) not in s.sessions:
-            life[group] += 1
-            s.hello(name(group), life=Life(life[group], 0.0, f"token-{name(group)}"))
-            declared[name(group)] = kinds[(life[group] + group) % len(kinds)]
+        if action == "new attempt" or name(group) not in s.sessions:
+            number[group] += 1
+            s.hello(name(group), attempt_id=AttemptId(number[group], 0.0, f"token-{name(group)}"))
+            declared[name(group)] = kinds[(number[group] + group) % len(kinds)]
         elif action == "join":
             held = s.quorums.get(name(group))
             state = None if held is None else held.top

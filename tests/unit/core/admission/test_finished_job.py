@@ -10,9 +10,9 @@ from tests.unit.core.scene import Scene, issued, notes, of, overs
 from torchft_x.core.journal import Departure, JournalEntry
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
+    AttemptBegun,
     Keep,
     Leave,
-    LifeBegun,
     LighthouseEffect,
     LighthouseEvent,
     Probe,
@@ -24,7 +24,7 @@ from torchft_x.core.messages.lighthouse import (
     StopGroup,
     SupervisorHeard,
 )
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.timing import TIMING
 
 LINGERS = "http://a:7777"
@@ -39,18 +39,18 @@ class Job(Scene):
         self.streams = {"a": 101, "b": 102, "c": 103}
 
     def feed(self, event: LighthouseEvent) -> list[LighthouseEffect]:
-        """A supervisor comes before the first life that it tells of."""
-        if isinstance(event, LifeBegun) and event.group not in self.lighthouse._members.supervisors.groups:
+        """A supervisor comes before the first attempt that it tells of."""
+        if isinstance(event, AttemptBegun) and event.group not in self.lighthouse._members.supervisors.groups:
             super().feed(SupervisorHere(event.group, "host", stream=self.streams[event.group]))
         return super().feed(event)
 
     def hello(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
-        """A life; an explicit attempt makes it newer."""
+        """An attempt; an explicit number makes it newer."""
         group, number = replica_id.split(":")
         token = f"token-{replica_id}" if self.supervised else ""
         if self.supervised:
-            self.feed(LifeBegun(group, int(number), token, self.streams[group]))
-        return super().hello(replica_id, **{"life": Life(int(number), 0.0, token), **fields})
+            self.feed(AttemptBegun(group, int(number), token, self.streams[group]))
+        return super().hello(replica_id, **{"attempt_id": AttemptId(int(number), 0.0, token), **fields})
 
     def finish(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
         """It leaves at the end of the training."""
@@ -146,7 +146,7 @@ def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
 
 
 def test_who_trains_on_alone_is_stopped_if_too_few_are_left() -> None:
-    """The script of one group has ended early, with 0: the others waited for 60 s in each life, with nobody to wait for."""
+    """The script of one group has ended early, with 0: the others waited for 60 s in each attempt, for nobody."""
     s = Job.started("a:1", "b:1", min_replicas=2)
     s.finish("a:1")
     at = s.committed()
@@ -170,8 +170,8 @@ def test_groups_that_have_all_ended_begin_another_job_one_after_the_other() -> N
     assert issued(s.late("b:2")) == [["a:2", "b:2"]]
 
 
-def test_an_earlier_life_of_a_group_that_trains_on_has_not_finished_the_job() -> None:
-    """Seed 7354042634876 of the soak: its end with 0, without a leave, was heard when a later life trained already."""
+def test_an_earlier_attempt_of_a_group_that_trains_on_has_not_finished_the_job() -> None:
+    """Seed 7354042634876 of the soak: its end with 0, without a leave, was heard when a later one trained already."""
     s = Job.started("a:1", "b:1", keeps=True)
     at = s.committed()
     s.arrive("b:2")
@@ -184,13 +184,13 @@ def test_an_earlier_life_of_a_group_that_trains_on_has_not_finished_the_job() ->
     assert t.lighthouse._finished_job.departures == ()
 
 
-def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
-    """Seed 30102 of the swarm: each life asked anew, and gave up before it was told."""
+def test_who_gives_up_sooner_is_stopped_in_a_later_attempt() -> None:
+    """Seed 30102 of the swarm: each attempt asked anew, and gave up before it was told."""
     s = finishing()
     s.exited("a:1", 0)
     stopped: list[str] = []
-    for life in range(2, 8):
-        name = f"b:{life}"
+    for number in range(2, 8):
+        name = f"b:{number}"
         stopped += [e.group for e in of(StopGroup, s.late(name) + s.pass_(TIMING.finish_grace / 4))]
         s.end(name, 1)
     assert set(stopped) == {"b"}
@@ -198,8 +198,8 @@ def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_who_was_stopped_has_not_finished_the_job(leaves: bool) -> None:
-    """Seed 7358414483915 of the soak: the process of a member ended with 0 when it was stopped, and its next life began a
-    new lineage."""
+    """Seed 7358414483915 of the soak: the process of a member ended with 0 when it was stopped, and its next attempt
+    began a new lineage."""
     s = Job()
     at = cut_off_while_a_finishes(s)
     effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(TIMING.finish_grace + 1.0)
@@ -263,7 +263,7 @@ def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
     gone_in_an_older_quorum(kept, keeps=True)
     assert [entry.replica_id for entry in kept[-1].members] == ["b:1", "a:1"]
     t = Job(now=5000.0, previous=kept[-1], keeps=True)
-    t.feed(LifeBegun("a", 1, "token-a:1"))
+    t.feed(AttemptBegun("a", 1, "token-a:1"))
     t.exited("b:1", 1)
     assert issued(t.late() + t.pass_(100.0)) == []
     assert issued(t.exited("a:1", 0)) == []
@@ -272,12 +272,12 @@ def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
 
 
 def test_a_process_that_finishes_is_waited_for_also_if_its_group_was_started_on_another_host() -> None:
-    """Seed 7354408059622 of the soak: once the group had a newer life, nobody was listened to that told of the old one."""
+    """Seed 7354408059622 of the soak: once the group had a newer attempt, nobody's report of the old one counted."""
     s = finishing()
     s.late()
     s.streams["new a"] = 104
     s.feed(SupervisorHere("a", "another host", stream=104))
-    s.feed(LifeBegun("a", 2, "token-a:2", 104))
+    s.feed(AttemptBegun("a", 2, "token-a:2", 104))
     assert issued(s.pass_(100.0)) == []
     del s.streams["a"]  # its host is lost now
     assert issued(s.pass_(15.0)) == []
@@ -378,11 +378,11 @@ def test_the_next_lighthouse_knows_it() -> None:
     s = Job.started("a:1", keeps=True)
     state = s.committed()
     (keep,) = of(Keep, s.finish("a:1"))
-    assert keep.entry.left == (Departure("a:1", Life(1, 0.0, "token-a:1"), state),)
+    assert keep.entry.left == (Departure("a:1", AttemptId(1, 0.0, "token-a:1"), state),)
     s.wait(0.1)
     assert of(Keep, s.wait(0.5)) == []  # once
     t = Job(now=5000.0, previous=keep.entry, keeps=True)
-    t.feed(LifeBegun("a", 1, "token-a:1"))
+    t.feed(AttemptBegun("a", 1, "token-a:1"))
     assert issued(t.late()) == []
     assert issued(t.pass_(100.0)) == []
     assert issued(t.exited("a:1", 1)) == [["b:2"]]
@@ -441,7 +441,7 @@ def test_the_next_lighthouse_waits_for_nobody_whose_end_was_reported() -> None:
 
 def test_the_next_lighthouse_knows_who_was_stopped() -> None:
     """Seed 7354336129690 of the soak: b's supervisor told the next lighthouse, too, that b had ended with 0, which was taken
-    for the end of the job, so b's next life could begin another one."""
+    for the end of the job, so b's next attempt could begin another one."""
     s = Job(keeps=True)
     at = cut_off_while_a_finishes(s)
     effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(TIMING.finish_grace + 1.0)
@@ -491,7 +491,7 @@ def test_a_lighthouse_that_adopts_a_quorum_knows_who_is_in_the_job() -> None:
     assert issued(t.late()) == []
 
 
-def test_a_later_life_of_a_group_that_has_left_has_not_finished_the_job() -> None:
+def test_a_later_attempt_of_a_group_that_has_left_has_not_finished_the_job() -> None:
     """Seed 5022 of the swarm: b's process failed after it had left, and its supervisor could not say so at once."""
     s = Job.started("a:1", "b:1")
     for name in ("a:1", "b:1"):
@@ -505,11 +505,11 @@ def test_a_later_life_of_a_group_that_has_left_has_not_finished_the_job() -> Non
 
 def test_another_training_in_the_same_process() -> None:
     s = finishing()
-    s.hello("a:2", life=Life(2, 0.0, "token-a:1"))
+    s.hello("a:2", attempt_id=AttemptId(2, 0.0, "token-a:1"))
     assert issued(s.join("a:2")) == [["a:2"]]
 
 
-def test_a_life_that_was_never_a_member_finishes_nothing() -> None:
+def test_an_attempt_that_was_never_a_member_finishes_nothing() -> None:
     s = Job.started("a:1")
     s.hello("b:1")
     s.exited("b:1", 0)

@@ -491,7 +491,7 @@ ABC = ("a:1", "b:1", "c:1")
         (Part(2, ABC), Part(1, ABC[1:]), True, True),  # a is lost: b and c keep the numbers 1 and 2
         (Part(2, ABC), Part(1, ABC[1:]), False, False),  # b may compute anew, as number 0, or c as number 1
         (Part(1, ABC[:2]), Part(0, ABC[1:]), True, False),  # the spare c computes as number 1
-        (Part(1, ABC), Part(0, ("b:1", "c:2")), True, False),  # another life of c has computed nothing yet
+        (Part(1, ABC), Part(0, ("b:1", "c:2")), True, False),  # another attempt of c has computed nothing yet
         (Part(0, ABC[1:]), Part(1, ABC), True, False),  # a counts now, as number 0
     ],
 )

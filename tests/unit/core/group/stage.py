@@ -16,7 +16,7 @@ from torchft_x.core.messages.group import (
     SessionUp,
     Vote,
 )
-from torchft_x.core.types import Life, Quorum, State
+from torchft_x.core.types import AttemptId, Quorum, State
 
 NAME = "g:1"
 
@@ -28,7 +28,7 @@ class Stage:
         self, world_size: int = 1, *, connected: bool = True, step_seconds: float = 0.0, **config: Any
     ) -> None:
         named: dict[str, Any] = {"replica_id": NAME, "address": "http://g", "store_address": "g-store"}
-        said: dict[str, Any] = {"library": OURS, "life": Life(2, 5.0, "t"), "boot_id": "boot"}
+        said: dict[str, Any] = {"library": OURS, "attempt_id": AttemptId(2, 5.0, "t"), "boot_id": "boot"}
         self.group = Group(GroupConfig(**{**named, **said, "world_size": world_size, **config}), 0.0)
         self.ranks = world_size
         self.step_seconds = step_seconds

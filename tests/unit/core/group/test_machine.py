@@ -30,7 +30,7 @@ from torchft_x.core.messages.group import (
     SessionDown,
     SessionUp,
 )
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.errors import ConfigError
 
 A, B = describe("model", "a"), describe("data set", "b")
@@ -191,7 +191,7 @@ class TestSessions:
         s.now = 20.0
         hello = s.group.hello(s.now)
         assert (hello.replica_id, hello.address, hello.library, hello.runs_on) == (NAME, "http://g", OURS, True)
-        assert (hello.life, hello.boot_id) == (Life(2, 5.0, "t"), "boot")
+        assert (hello.attempt_id, hello.boot_id) == (AttemptId(2, 5.0, "t"), "boot")
         assert (hello.quorum, hello.lease_left, hello.state) == (held, 100.0, State(5, 8))
         assert hello.granted_through == 9
         s.now = 500.0
@@ -340,7 +340,7 @@ class TestEnds:
         s.vote(0)
         s.ask(1)
         effects = s.feed(FencedArrived("g:2"))
-        sentence = "g:1 must stop: g:2, a newer life of its group, is running."
+        sentence = "g:1 must stop: g:2, a newer attempt of its group, is running."
         assert PushEnd(sentence, True) in effects
         assert FailCalls((4,), sentence, False) in effects
         assert s.group.waiting == ""

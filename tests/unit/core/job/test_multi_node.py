@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import LifeExited, LifeStarted
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted
 from torchft_x.core.messages.nodes import (
     CloseStream,
     NodeDone,
@@ -23,8 +23,8 @@ from torchft_x.core.messages.nodes import (
     NodeReady,
     NodeStarted,
     RefuseNode,
+    SendAttemptOver,
     SendBegin,
-    SendLifeOver,
     SendStop,
 )
 
@@ -60,11 +60,11 @@ class Scene:
     def ready(self, node: int, attempt: int = 0, session: int | None = None) -> list:
         return self.see(NodeReady(session or node + 1, attempt, MEETING if node == 0 else ""))
 
-    def started(self, node: int, life: str = "L0", attempt: int = 0, session: int | None = None) -> list:
-        return self.see(NodeStarted(session or node + 1, attempt, life))
+    def started(self, node: int, token: str = "L0", attempt: int = 0, session: int | None = None) -> list:
+        return self.see(NodeStarted(session or node + 1, attempt, token))
 
-    def ended(self, node: int, code: int = 1, life: str = "L0", session: int | None = None) -> list:
-        return self.see(NodeEnded(session or node + 1, 0, life, code, f"why{node}"))
+    def ended(self, node: int, code: int = 1, token: str = "L0", session: int | None = None) -> list:
+        return self.see(NodeEnded(session or node + 1, 0, token, code, f"why{node}"))
 
     def begin(self) -> None:
         """All nodes run L0."""
@@ -72,7 +72,7 @@ class Scene:
             assert self.here(n) == []
         for n in range(self.nodes):
             effects = self.ready(n)
-        assert effects[0] == LifeStarted("g", 0, "L0")
+        assert effects[0] == AttemptStarted("g", 0, "L0")
         for n in range(self.nodes):
             assert self.started(n) == []
 
@@ -84,42 +84,42 @@ def scene() -> Scene:
     return made
 
 
-def test_the_first_bad_end_makes_the_life_over_and_the_last_confirmation_reports_it(scene: Scene) -> None:
-    over = [SendLifeOver(1, "L0", 9, "why1"), SendLifeOver(2, "L0", 9, "why1")]
+def test_the_first_bad_end_makes_the_attempt_over_and_the_last_confirmation_reports_it(scene: Scene) -> None:
+    over = [SendAttemptOver(1, "L0", 9, "why1"), SendAttemptOver(2, "L0", 9, "why1")]
     assert scene.ended(1, 9) == over
     assert scene.ready(1, 1) == []  # not before node 0 has ended, too
-    assert scene.ended(0, -9) == [SendLifeOver(1, "L0", 9, "why1"), LifeExited("g", 0, "L0", 9, "why1")]
+    assert scene.ended(0, -9) == [SendAttemptOver(1, "L0", 9, "why1"), AttemptExited("g", 0, "L0", 9, "why1")]
     assert scene.ready(0, 1) == [
-        LifeStarted("g", 1, "L1"),
+        AttemptStarted("g", 1, "L1"),
         SendBegin(1, 1, "L1", MEETING),
         SendBegin(2, 1, "L1", MEETING),
     ]
 
 
 @pytest.mark.parametrize(("code", "why"), [(0, ""), (3, "why1")])
-def test_a_life_that_ended_well_on_one_node_waits_for_the_others(scene: Scene, code: int, why: str) -> None:
+def test_an_attempt_that_ended_well_on_one_node_waits_for_the_others(scene: Scene, code: int, why: str) -> None:
     assert scene.ended(0, 0) == []
     assert scene.ended(1, code) == [
-        SendLifeOver(1, "L0", code, why),
-        SendLifeOver(2, "L0", code, why),
-        LifeExited("g", 0, "L0", code, why),
+        SendAttemptOver(1, "L0", code, why),
+        SendAttemptOver(2, "L0", code, why),
+        AttemptExited("g", 0, "L0", code, why),
     ]
     if code == 0:
         assert scene.see(NodeDone(1, 0, "")) == []
         assert scene.see(NodeDone(2, 0, "")) == []
 
 
-def test_a_stream_away_for_longer_than_the_grace_makes_the_life_over_but_proves_nothing(scene: Scene) -> None:
-    gone = SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")
+def test_a_stream_away_for_longer_than_the_grace_makes_the_attempt_over_but_proves_nothing(scene: Scene) -> None:
+    gone = SendAttemptOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")
     scene.see(NodeGone(2))
     assert scene.tick(2.9) == []
     assert scene.tick(3.0) == [gone]
     assert scene.ended(0, -9) == [gone]
     # it comes back, and is told at once
     assert scene.here(1, session=7) == []
-    assert scene.started(1, session=7) == [SendLifeOver(7, "L0", -9, "the supervisor of node 1 on host1 is gone")]
+    assert scene.started(1, session=7) == [SendAttemptOver(7, "L0", -9, "the supervisor of node 1 on host1 is gone")]
     (_, exited) = scene.ended(1, -9, session=7)
-    assert isinstance(exited, LifeExited)
+    assert isinstance(exited, AttemptExited)
 
 
 def test_who_is_away_is_missed_only_while_its_part_runs_and_is_not_told_to_stop(scene: Scene) -> None:
@@ -144,12 +144,12 @@ def test_the_predecessor_and_a_node_with_another_idea_of_the_group_are_refused(s
     assert "3 nodes, the others 2" in refused.sentence
 
 
-def test_why_a_life_ended_and_why_a_group_was_stopped_stands() -> None:
+def test_why_an_attempt_ended_and_why_a_group_was_stopped_stands() -> None:
     scene = Scene()
     scene.begin()
     scene.ended(0, 5)
     assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
-    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
+    assert scene.started(0) == [SendAttemptOver(1, "L0", 5, "why0")]
     scene = Scene()
     scene.begin()
     scene.ended(0, 0)
@@ -161,7 +161,7 @@ def test_why_a_life_ended_and_why_a_group_was_stopped_stands() -> None:
         scene.started(node, "old")
     scene.ended(0, 0, "old")
     scene.see(NodeDone(1, 0, "finished"))
-    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
+    assert SendAttemptOver(2, "old", 0, "") in scene.ended(1, 0, "old")
     assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
@@ -171,7 +171,7 @@ def test_a_newer_stream_of_the_same_supervisor_replaces_the_older(scene: Scene) 
     assert scene.see(NodeGone(2)) == []
 
 
-def test_a_node_that_was_sent_the_order_again_waits_for_no_other_life() -> None:
+def test_a_node_that_was_sent_the_order_again_waits_for_no_other_attempt() -> None:
     scene = Scene(here=(0, 1))
     scene.ready(0)
     scene.ready(1)
@@ -182,7 +182,7 @@ def test_a_node_that_was_sent_the_order_again_waits_for_no_other_life() -> None:
     scene.ended(0, 1)
     scene.ended(1, -9, session=7)
     assert scene.ready(0, 1) == []
-    assert scene.ready(1, 1, session=7)[0] == LifeStarted("g", 1, "L1")
+    assert scene.ready(1, 1, session=7)[0] == AttemptStarted("g", 1, "L1")
 
 
 def test_a_node_that_never_began_has_confirmed_when_it_is_ready_again(scene: Scene) -> None:
@@ -193,20 +193,20 @@ def test_a_node_that_never_began_has_confirmed_when_it_is_ready_again(scene: Sce
     scene.see(NodeGone(2))
     scene.ended(0, 1)
     scene.here(1, session=7)
-    assert scene.ready(1, session=7) == [LifeExited("g", 0, "L0", 1, "why0")]
+    assert scene.ready(1, session=7) == [AttemptExited("g", 0, "L0", 1, "why0")]
 
 
 def test_a_supervisor_that_was_started_again_gets_the_groups_number_and_proves_nothing(scene: Scene) -> None:
     scene.see(NodeGone(2))
     again = "the supervisor of node 1 was started again"
-    assert scene.here(1, session=7, incarnation="new") == [SendLifeOver(1, "L0", -9, again)]
+    assert scene.here(1, session=7, incarnation="new") == [SendAttemptOver(1, "L0", -9, again)]
     assert scene.ready(1, 0, session=7) == []
-    assert scene.ended(0, -9) == [SendLifeOver(1, "L0", -9, again)]  # and no LifeExited
+    assert scene.ended(0, -9) == [SendAttemptOver(1, "L0", -9, again)]  # and no AttemptExited
     begun = scene.ready(0, 1)
-    assert begun == [LifeStarted("g", 1, "L1"), SendBegin(1, 1, "L1", MEETING), SendBegin(7, 1, "L1", MEETING)]
+    assert begun == [AttemptStarted("g", 1, "L1"), SendBegin(1, 1, "L1", MEETING), SendBegin(7, 1, "L1", MEETING)]
 
 
-def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) -> None:
+def test_a_group_that_was_stopped_begins_no_attempt_whoever_is_ready(scene: Scene) -> None:
     scene.ended(0, 1)
     stop = (1, "node 0 stopped: no restarts left")
     assert scene.see(NodeDone(1, 1, "no restarts left")) == [SendStop(2, *stop)]
@@ -214,50 +214,50 @@ def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) 
     for node, session in ((0, 9), (1, 7)):
         assert scene.here(node, session, incarnation=f"new{node}")[-1] == SendStop(session, *stop)
         assert scene.ready(node, 1, session) == []
-        assert scene.started(node, "other", 3, session)[0] == SendLifeOver(
-            session, "other", -9, "another life of the group has been begun"
+        assert scene.started(node, "other", 3, session)[0] == SendAttemptOver(
+            session, "other", -9, "another attempt of the group has been begun"
         )
     assert scene.machine.waits_for("g") == ""
-    assert scene.machine.status()["g"]["life"] == ""
+    assert scene.machine.status()["g"]["attempt_token"] == ""
 
 
 @pytest.mark.parametrize("code", [0, 143])
-def test_a_node_ends_the_life_unless_it_has_finished_its_part_and_is_content(code: int) -> None:
+def test_a_node_ends_the_attempt_unless_it_has_finished_its_part_and_is_content(code: int) -> None:
     in_the_middle = Scene()
     in_the_middle.begin()
     assert in_the_middle.see(NodeDone(2, code, "told to")) == [
-        SendLifeOver(1, "L0", -9, "node 1 stopped: told to"),
+        SendAttemptOver(1, "L0", -9, "node 1 stopped: told to"),
         SendStop(1, code, "node 1 stopped: told to"),
     ]
     finished = Scene()
     finished.begin()
     finished.ended(1, 0)
-    over = [SendLifeOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
+    over = [SendAttemptOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
     assert finished.see(NodeDone(2, code, "told to")) == [*over, SendStop(1, code, "node 1 stopped: told to")]
 
 
-def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() -> None:
+def test_an_attempt_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() -> None:
     scene = Scene(here=(0,))
     scene.started(0, "old", 4)
-    assert scene.tick(3.0) == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]
+    assert scene.tick(3.0) == [SendAttemptOver(1, "old", -9, "the supervisor of node 1 is gone")]
     scene.here(1)
     scene.ready(1, 0)
-    assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
+    assert scene.ended(0, -9, "old") == [SendAttemptOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
     scene = Scene(here=(1,))
-    scene.see(NodeGone(2))  # it was away before the life was known, and has the whole grace
+    scene.see(NodeGone(2))  # it was away before the attempt was known, and has the whole grace
     scene.now = 10.0
     scene.here(0)
-    assert scene.started(0) == [LifeStarted("g", 0, "L0")]
+    assert scene.started(0) == [AttemptStarted("g", 0, "L0")]
     assert scene.tick(12.9) == []
-    assert scene.tick(13.0)[0] == SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")
+    assert scene.tick(13.0)[0] == SendAttemptOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")
 
 
-def test_a_node_that_is_ready_has_no_part_in_a_life_taken_over() -> None:
+def test_a_node_that_is_ready_has_no_part_in_an_attempt_taken_over() -> None:
     scene = Scene(here=(0,))
     scene.started(0, "old", 4)
     scene.here(1)
-    over = SendLifeOver(1, "old", -9, "node 1 did not begin with the others")
-    assert scene.ready(1) == [over, SendLifeOver(2, "old", -9, "node 1 did not begin with the others")]
+    over = SendAttemptOver(1, "old", -9, "node 1 did not begin with the others")
+    assert scene.ready(1) == [over, SendAttemptOver(2, "old", -9, "node 1 did not begin with the others")]
     assert scene.ended(0, -9, "old") == [over]  # another supervisor of node 1 may have run it: no proof
 
 
@@ -267,20 +267,20 @@ def test_a_confirmation_stands_when_its_node_stops() -> None:
     scene.started(1, "old", 4)
     scene.ended(1, 1, "old")
     scene.see(NodeDone(2, 1, "no restarts left"))
-    assert scene.ended(0, -9, "old")[-1] == LifeExited("g", 4, "old", 1, "why1")
+    assert scene.ended(0, -9, "old")[-1] == AttemptExited("g", 4, "old", 1, "why1")
 
 
-def test_the_number_of_a_life_that_is_over_is_not_used_again() -> None:
+def test_the_number_of_an_attempt_that_is_over_is_not_used_again() -> None:
     scene = Scene(here=(0, 1))
     scene.started(0, "old", 4)
     scene.started(1, "old", 4)
     scene.ended(0, 1, "old")
     scene.ended(1, 1, "old")
     assert scene.machine.status()["g"] == {
-        "nodes": 2, "attempt": 4, "life": "", "waits_for": "group g waits for nodes 0 and 1 to be ready",
+        "nodes": 2, "attempt": 4, "attempt_token": "", "waits_for": "group g waits for nodes 0 and 1 to be ready",
     }  # fmt: skip
     scene.ready(0, 0)
-    assert scene.ready(1, 0)[0] == LifeStarted("g", 5, "L0")
+    assert scene.ready(1, 0)[0] == AttemptStarted("g", 5, "L0")
 
 
 def test_what_was_said_on_an_older_stream_counts_no_more() -> None:
@@ -298,22 +298,24 @@ def test_who_has_gone_is_ready_no_more() -> None:
     assert scene.ready(1) == []
 
 
-def test_the_end_of_another_life_does_not_end_this_one(scene: Scene) -> None:
-    assert scene.started(1, "other", 7) == [SendLifeOver(2, "other", -9, "another life of the group has been begun")]
-    assert scene.ended(1, 3, "other") == [SendLifeOver(2, "other", 3, "why1")]
-    assert scene.ended(1, 0, "other") == [SendLifeOver(2, "other", -9, "why1")]
+def test_the_end_of_another_attempt_does_not_end_this_one(scene: Scene) -> None:
+    assert scene.started(1, "other", 7) == [
+        SendAttemptOver(2, "other", -9, "another attempt of the group has been begun")
+    ]
+    assert scene.ended(1, 3, "other") == [SendAttemptOver(2, "other", 3, "why1")]
+    assert scene.ended(1, 0, "other") == [SendAttemptOver(2, "other", -9, "why1")]
     assert scene.machine.waits_for("g") == ""  # L0 runs
 
 
-def test_the_ends_of_eight_lives_are_remembered(scene: Scene) -> None:
-    for life in range(9):
-        scene.ended(0, 10 + life, f"L{life}")
-        scene.ended(1, 10 + life, f"L{life}")
-        scene.ready(0, life + 1)
-        scene.ready(1, life + 1)
-    assert scene.ended(1, 1, "L0") == [SendLifeOver(2, "L0", 1, "why1")]  # forgotten: as it says itself
-    for life in range(1, 9):
-        assert scene.ended(1, 1, f"L{life}") == [SendLifeOver(2, f"L{life}", 10 + life, "why0")]
+def test_the_ends_of_eight_attempts_are_remembered(scene: Scene) -> None:
+    for number in range(9):
+        scene.ended(0, 10 + number, f"L{number}")
+        scene.ended(1, 10 + number, f"L{number}")
+        scene.ready(0, number + 1)
+        scene.ready(1, number + 1)
+    assert scene.ended(1, 1, "L0") == [SendAttemptOver(2, "L0", 1, "why1")]  # forgotten: as it says itself
+    for number in range(1, 9):
+        assert scene.ended(1, 1, f"L{number}") == [SendAttemptOver(2, f"L{number}", 10 + number, "why0")]
 
 
 def test_a_group_that_waits_says_for_whom() -> None:
@@ -329,7 +331,7 @@ def test_a_group_that_waits_says_for_whom() -> None:
     scene.here(2)
     scene.ready(2)
     assert scene.machine.waits_for("g") == ""
-    assert scene.machine.status()["g"] == {"nodes": 3, "attempt": 0, "life": "L0", "waits_for": ""}
+    assert scene.machine.status()["g"] == {"nodes": 3, "attempt": 0, "attempt_token": "L0", "waits_for": ""}
     scene.ended(0)
     assert scene.machine.waits_for("g") == "group g waits for nodes 1 and 2 to end its part and node 0 to be ready"
     assert "waits for nodes 1 and 2" in repr(scene.machine)
@@ -342,9 +344,9 @@ def test_a_group_that_waits_says_for_whom() -> None:
 def test_what_is_waited_for_is_said_again_when_it_is_waited_for_again() -> None:
     scene = Scene(2)
     scene.begin()
-    for life in ("L0", "L1"):
+    for token in ("L0", "L1"):
         for node in (0, 1):
-            scene.ended(node, life=life)
+            scene.ended(node, token=token)
         scene.ready(0)
         scene.now += 10.0
         assert Note("undecided", "Group g waits for node 1 to be ready.") in scene.see(Tick())
@@ -365,8 +367,8 @@ class Node:
         self.up: list[NodeEvent] = []  # on its way
         self.down: list[NodeEffect] = []
         self.reports: dict[str, tuple] = {}  # by kind; the arguments after the session
-        self.runs: tuple[int, str] | None = None  # attempt and life, from the order to begin until the last process
-        self.waits = ""  # life of which it has not heard yet how it ended for the group
+        self.runs: tuple[int, str] | None = None  # number and token, from the order to begin until the last process
+        self.waits = ""  # token of the attempt of which it has not heard yet how it ended for the group
         self.attempt = 0
         self.dead = False
         self.report("ready", 0, MEETING if node == 0 else "")
@@ -402,11 +404,11 @@ class Node:
     def end(self, code: int) -> None:
         """Its part ends."""
         if self.runs is not None:
-            (attempt, life), self.runs, self.waits = self.runs, None, self.runs[1]
+            (attempt, token), self.runs, self.waits = self.runs, None, self.runs[1]
             self.attempt = attempt + 1
             if code == 0:
-                self.world.finished.setdefault(life, set()).add(self.node)
-            self.report("ended", attempt, life, code, "why")
+                self.world.finished.setdefault(token, set()).add(self.node)
+            self.report("ended", attempt, token, code, "why")
 
     def stop(self, code: int) -> None:
         self.runs, self.waits = None, ""
@@ -416,17 +418,17 @@ class Node:
 
     def receive(self, effect: NodeEffect) -> None:
         if isinstance(effect, SendBegin) and "ready" in self.reports:
-            assert self.runs is None, "two lives at once on one node"
+            assert self.runs is None, "two attempts at once on one node"
             assert effect.attempt >= self.attempt
             del self.reports["ready"]
             self.reports.pop("ended", None)
-            self.runs = (effect.attempt, effect.life)
-            self.report("started", effect.attempt, effect.life)
-        elif isinstance(effect, SendLifeOver):
-            if self.runs is not None and self.runs[1] == effect.life:
+            self.runs = (effect.attempt, effect.attempt_token)
+            self.report("started", effect.attempt, effect.attempt_token)
+        elif isinstance(effect, SendAttemptOver):
+            if self.runs is not None and self.runs[1] == effect.attempt_token:
                 assert effect.code != 0, "a part that runs was told that it has finished well"
                 self.end(-9)
-            if self.waits == effect.life:
+            if self.waits == effect.attempt_token:
                 self.waits = ""
                 if effect.code == 0:
                     self.stop(0)
@@ -447,9 +449,9 @@ class World:
         self.unnoticed: list[int] = []  # sessions whose end the lighthouse has not seen
         self.machine = GangCoordinator(self.make_token, gone_grace=3.0)
         self.now = 0.0
-        self.attempts: dict[str, int] = {}  # life -> attempt
-        self.heard = -1  # highest attempt of a life that this lighthouse has begun or been told of
-        self.finished: dict[str, set[int]] = {}  # life -> nodes whose part ended well
+        self.attempts: dict[str, int] = {}  # token -> number
+        self.heard = -1  # highest number of an attempt that this lighthouse has begun or been told of
+        self.finished: dict[str, set[int]] = {}  # token -> nodes whose part ended well
         self.known: set[str] = set()  # incarnations this lighthouse has met
         self.zombies: list[Node] = []  # cut off and replaced, but alive
         self.nodes = [Node(self, n) for n in range(size)]
@@ -461,18 +463,19 @@ class World:
             self.heard = max(self.heard, event.attempt)
         for effect in self.machine.handle(event, self.now):
             if isinstance(effect, SendBegin):
-                assert self.attempts.setdefault(effect.life, effect.attempt) == effect.attempt
-                # A lighthouse that has forgotten can't go on from a life which no supervisor that is left has begun.
+                assert self.attempts.setdefault(effect.attempt_token, effect.attempt) == effect.attempt
+                # A lighthouse that has forgotten can't go on from an attempt that no supervisor here has begun.
                 assert effect.attempt >= self.heard, "attempts only grow"
                 self.heard = effect.attempt
-            elif isinstance(effect, LifeExited):
-                assert not any(n.runs and n.runs[1] == effect.life for n in self.everybody()), "not all have confirmed"
-            if isinstance(effect, (SendBegin, SendLifeOver, SendStop, RefuseNode, CloseStream)):
+            elif isinstance(effect, AttemptExited):
+                running = {n.runs[1] for n in self.everybody() if n.runs}
+                assert effect.attempt_token not in running, "not all have confirmed"
+            if isinstance(effect, (SendBegin, SendAttemptOver, SendStop, RefuseNode, CloseStream)):
                 node = self.serves.get(effect.session)
                 if node is not None:
                     node.down.append(effect)
-        lives = {n.runs[1] for n in self.nodes if n.runs}
-        assert len(lives) <= 1, f"two lives at once: {lives}"
+        attempts = {n.runs[1] for n in self.nodes if n.runs}
+        assert len(attempts) <= 1, f"two attempts at once: {attempts}"
 
     def everybody(self) -> list[Node]:
         return [*self.nodes, *self.zombies]
@@ -579,7 +582,7 @@ stops = st.one_of(st.none(), indexes)
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(2, 3), st.booleans(), schedules, stops)
-def test_any_schedule_leads_to_one_life_on_all_nodes(
+def test_any_schedule_leads_to_one_attempt_on_all_nodes(
     size: int, running: bool, schedule: list[tuple[str, int]], stopped: int | None
 ) -> None:
     world = World(size)
@@ -594,6 +597,6 @@ def test_any_schedule_leads_to_one_life_on_all_nodes(
         assert all("done" in n.reports for n in world.nodes)
         assert not any(n.runs for n in world.nodes)
         return
-    (life,) = {n.runs for n in world.nodes if n.runs}
+    (run,) = {n.runs for n in world.nodes if n.runs}
     for n in world.nodes:  # a part that has finished well waits for the others
-        assert n.runs or n.node in world.finished.get(life[1], ())
+        assert n.runs or n.node in world.finished.get(run[1], ())

@@ -10,7 +10,7 @@ from torchft_x.core.job.orders import Order, Orders, OrderTarget
 from torchft_x.core.messages.job import GroupRests
 from torchft_x.errors import RefusedError
 
-RUNS = OrderTarget("1", supervised=True, life="x", alive=True, rests=False, finished=False, reachable=True)
+RUNS = OrderTarget("1", supervised=True, attempt_token="x", alive=True, rests=False, finished=False, reachable=True)
 
 
 def test_drained_until_resumed() -> None:
@@ -53,6 +53,6 @@ def test_what_cannot_be_done(kind: str, target: OrderTarget, sentence: str) -> N
         Orders().give(kind, target)
 
 
-def test_kill_means_the_life_that_runs_and_without_a_supervisor_the_group_server_is_told() -> None:
+def test_kill_means_the_attempt_that_runs_and_without_a_supervisor_the_group_server_is_told() -> None:
     assert Orders().give("kill", RUNS) == Order("kill", "1", "x", "killed by request")
     assert Orders().give("kill", replace(RUNS, supervised=False)) is None

@@ -7,9 +7,9 @@ import pytest
 from torchft_x.core.job.outcome import DESERTED, FINISHED, JobConfig, JobOutcome
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
+    AttemptExited,
+    AttemptStarted,
     GroupsChanged,
-    LifeExited,
-    LifeStarted,
     QuorumIssued,
     SidecarHere,
     StopSidecar,
@@ -25,12 +25,12 @@ ALL_WELL = Verdict(0, "All 2 groups finished.")
 
 
 def training(groups: int = 3, **options: object) -> JobOutcome:
-    """A job at time 0 whose groups 0.. all train in one quorum; lives are called L0, L1, ..."""
+    """A job at time 0 whose groups 0.. all train in one quorum; attempts are called L0, L1, ..."""
     names = tuple(str(i) for i in range(groups))
     roster = JobOutcome(JobConfig(groups=names, **options))  # type: ignore[arg-type]
     for name in names:
         assert roster.handle(SupervisorHere(name, f"host{name}"), 0.0) == []
-        assert roster.handle(LifeStarted(name, 0, f"L{name}"), 0.0) == []
+        assert roster.handle(AttemptStarted(name, 0, f"L{name}"), 0.0) == []
     assert roster.handle(QuorumIssued(frozenset(f"L{n}" for n in names)), 1.0) == []
     return roster
 
@@ -66,14 +66,14 @@ def test_too_few_groups_left_stops_the_rest_at_once() -> None:
     assert "min_replicas is 3" in verdict.sentence
     assert effects == [TellStop("0", 1, verdict.sentence), TellStop("2", 1, verdict.sentence), verdict]  # stops first
     assert roster.handle(SupervisorFinished("0", 0, ""), 12.0) == []
-    assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
+    assert roster.handle(AttemptExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
 
 
 @pytest.mark.parametrize("first", ["0", "1"])
 def test_a_group_that_fails_after_it_has_trained_to_the_end_has_not_finished(first: str) -> None:
     """It was to save the model, perhaps; another one has ended well, before that or after."""
     roster = training(2)
-    failed = LifeExited("1", 0, "L1", 1, "worker 0 exited with code 1")
+    failed = AttemptExited("1", 0, "L1", 1, "worker 0 exited with code 1")
     finished = SupervisorFinished("0", 0, "")
     (stop,) = [
         e for event in ((finished, failed) if first == "0" else (failed, finished)) for e in roster.handle(event, 11.0)
@@ -90,9 +90,9 @@ def test_a_group_that_fails_after_it_has_trained_to_the_end_has_not_finished(fir
 @pytest.mark.parametrize("newer", [False, True])
 def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_finished(newer: bool) -> None:
     roster = training(2)
-    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
+    roster.handle(AttemptExited("1", 0, "L1", 1, "x"), 5.0)
     roster.handle(QuorumIssued(frozenset({"L0"})), 6.0)
-    roster.handle(LifeStarted("1", 1, "L1b"), 7.0)
+    roster.handle(AttemptStarted("1", 1, "L1b"), 7.0)
     if newer:  # group 0 has left after its last step, but its process has not ended yet
         roster.handle(QuorumIssued(frozenset({"L1b"})), 9.0)
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
@@ -100,7 +100,7 @@ def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_fini
 
 def test_a_supervisor_that_reconnects_hears_that_it_must_stop_once_more_if_it_was_told() -> None:
     roster = training(2)
-    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 9.0)
+    roster.handle(AttemptExited("1", 0, "L1", -9, "x"), 9.0)
     roster.handle(SupervisorGone("1"), 9.0)
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
     for now in (11.0, 12.0):
@@ -127,9 +127,9 @@ def test_groups_without_a_manager_each_do_their_own_work() -> None:
     roster = JobOutcome(JobConfig(groups=("0", "1")))
     for g in ("0", "1"):
         roster.handle(SupervisorHere(g, "h"), 0.0)
-        roster.handle(LifeStarted(g, 0, f"L{g}"), 0.0)
+        roster.handle(AttemptStarted(g, 0, f"L{g}"), 0.0)
     assert roster.handle(SupervisorFinished("0", 0, ""), 1.0) == []  # no quorum was ever issued: nothing to be late for
-    assert roster.handle(LifeExited("1", 0, "L1", 1, "x"), 2.0) == []
+    assert roster.handle(AttemptExited("1", 0, "L1", 1, "x"), 2.0) == []
 
 
 def test_a_supervisor_that_never_comes_is_lost() -> None:
@@ -169,16 +169,16 @@ def test_a_sidecar_ends_with_the_verdict_and_does_not_count() -> None:
     assert roster.handle(SidecarHere("late", "h"), 11.0) == [StopSidecar("late", sentence)]
 
 
-def test_the_end_of_a_life_that_is_no_more_the_newest_says_nothing() -> None:
+def test_the_end_of_an_attempt_that_is_no_more_the_newest_says_nothing() -> None:
     roster = training(2)
-    roster.handle(LifeStarted("1", 1, "L1b"), 5.0)
+    roster.handle(AttemptStarted("1", 1, "L1b"), 5.0)
     roster.handle(QuorumIssued(frozenset({"L0", "L1b"})), 6.0)
-    assert roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 7.0) == []
+    assert roster.handle(AttemptExited("1", 0, "L1", -9, "killed by SIGKILL"), 7.0) == []
     assert roster.status()["1"]["state"] == "running"
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []  # group 1 trains with it and finishes by itself
 
 
-def test_a_group_that_finishes_without_ever_having_a_life_stops_nobody() -> None:
+def test_a_group_that_finishes_without_ever_having_an_attempt_stops_nobody() -> None:
     roster = JobOutcome(JobConfig(groups=("0", "1")))
     roster.handle(SupervisorHere("0", "host0"), 0.0)
     roster.handle(SupervisorHere("1", "host1"), 0.0)
@@ -190,7 +190,7 @@ def test_a_group_that_was_told_to_stop_has_not_done_the_jobs_work() -> None:
     """0 and 1 train; 2 and 3 were started again and met without them."""
     roster = training(4)
     for n in ("2", "3"):
-        roster.handle(LifeStarted(n, 1, f"L{n}b"), 5.0)
+        roster.handle(AttemptStarted(n, 1, f"L{n}b"), 5.0)
     roster.handle(QuorumIssued(frozenset({"L0", "L1"})), 6.0)
     roster.handle(QuorumIssued(frozenset({"L2b", "L3b"})), 6.0)
     roster.handle(SupervisorGone("3"), 9.0)
@@ -252,8 +252,8 @@ def two_nodes(**options: object) -> JobOutcome:
         SupervisorHere("a", "host0", 0, 2),
         SupervisorHere("a", "host1", 1, 2),
         SupervisorHere("b", "host2"),
-        LifeStarted("a", 0, "La"),
-        LifeStarted("b", 0, "Lb"),
+        AttemptStarted("a", 0, "La"),
+        AttemptStarted("b", 0, "Lb"),
         QuorumIssued(frozenset({"La", "Lb"})),
     ):
         assert roster.handle(event, 0.0) == []
@@ -298,11 +298,11 @@ def test_a_group_that_is_killed_at_the_end_has_done_its_part_and_one_that_gave_u
     code: int, state: str
 ) -> None:
     roster = training(2)
-    roster.handle(LifeExited("1", 0, "L1", code, "from outside"), 5.0)
+    roster.handle(AttemptExited("1", 0, "L1", code, "from outside"), 5.0)
     if state == "running":
         assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == [TellStop("1", 0, FINISHED)]
     else:
-        roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
+        roster.handle(AttemptStarted("1", 1, "L1b"), 6.0)
         assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
         assert roster.status()["0"]["state"] == "failed"
 
@@ -321,7 +321,7 @@ def test_what_a_supervisor_has_said_itself_counts_more_and_a_last_report_that_di
 def test_a_group_has_finished_when_all_its_nodes_have() -> None:
     roster = two_nodes()
     roster.handle(SupervisorFinished("b", 0, ""), 10.0)
-    assert roster.handle(LifeExited("a", 0, "La", 0, ""), 10.0) == []  # about to be done: it isn't told to stop
+    assert roster.handle(AttemptExited("a", 0, "La", 0, ""), 10.0) == []  # about to be done: it isn't told to stop
     assert roster.handle(SupervisorFinished("a", 0, "", 1), 10.0) == []
     roster.handle(SupervisorGone("a", 1), 10.0)
     assert roster.handle(Tick(), 20.0) == []  # a node that is done may go
@@ -388,7 +388,7 @@ def test_a_kept_supervisor_is_not_lost_by_its_absence() -> None:
     assert JobOutcome(JobConfig(groups=("0",), kept=True)).handle(Tick(), 10_000.0) == []  # nor is one that never came
     assert roster.handle(SupervisorFinished("0", 0, ""), 10_001.0) == []
     assert roster.handle(SupervisorHere("1", "host1"), 10_002.0) == []
-    assert stops(roster.handle(LifeStarted("1", 1, "again"), 10_002.1)) == [TellStop("1", 0, FINISHED)]
+    assert stops(roster.handle(AttemptStarted("1", 1, "again"), 10_002.1)) == [TellStop("1", 0, FINISHED)]
     assert roster.handle(SupervisorFinished("1", 0, FINISHED), 10_003.0) == [ALL_WELL]
 
 
@@ -423,7 +423,7 @@ def test_a_group_that_is_added_is_waited_for() -> None:
 def test_a_group_that_is_taken_away_is_forgotten() -> None:
     roster = training(3, kept=True)
     assert roster.handle(GroupsChanged(("0", "1")), 10.0) == []
-    assert roster.handle(LifeExited("2", 0, "L2", 143, "ended by SIGTERM"), 10.5) == []
+    assert roster.handle(AttemptExited("2", 0, "L2", 143, "ended by SIGTERM"), 10.5) == []
     assert roster.handle(SupervisorGone("2"), 11.0) == []
     (stop,) = roster.handle(SupervisorHere("2", "host2"), 12.0)  # it should not have come again
     assert "groups are 0, 1" in stop.sentence

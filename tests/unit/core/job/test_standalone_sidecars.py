@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchft_x.core.job.standalone_sidecars import DONE, MISSING, StandaloneSidecars
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import (
-    LifeStarted,
+    AttemptStarted,
     QuorumIssued,
     SidecarGone,
     SidecarHere,
@@ -41,9 +41,9 @@ def test_a_group_that_went_without_a_word_may_come_back() -> None:
     assert visits.handle(Tick(), 2006.0) == [StopSidecar("eval", DONE)]
 
 
-def test_a_reconnect_of_a_group_is_no_end_and_its_lives_and_quorums_do_not_matter() -> None:
+def test_a_reconnect_of_a_group_is_no_end_and_its_attempts_and_quorums_do_not_matter() -> None:
     visits = job("0")
-    assert visits.handle(LifeStarted("0", 0, "L"), 1.0) == []
+    assert visits.handle(AttemptStarted("0", 0, "L"), 1.0) == []
     assert visits.handle(QuorumIssued(frozenset({"L"})), 1.0) == []
     visits.handle(SupervisorHere("0", "h", stream=9), 5.0)
     visits.handle(SupervisorGone("0"), 5.1)

@@ -210,7 +210,7 @@ def test_who_is_left_out_is_let_in_when_nobody_else_is_left() -> None:
     assert issued(s.wait(1.0, alive=("c:1",))) == [["c:1"]]
 
 
-def test_a_new_life_is_tried_at_once_and_the_link_is_remembered() -> None:
+def test_a_new_attempt_is_tried_at_once_and_the_link_is_remembered() -> None:
     s = Linked()
     s.fails(BOTH)
     s.fails(BOTH)

@@ -177,7 +177,7 @@ class TestLighthouse:
         ("step", "ran_in", "granted", "reported_in", "counts"),
         [
             (30, 0, 1, 0, 30),  # it has run past the grant while it had no session
-            (3, 0, 20, 0, 20),  # a grant that was on its way to us when the session broke, or of an earlier life
+            (3, 0, 20, 0, 20),  # a grant that was on its way to us when the session broke, or of an earlier attempt
             (30, -1, 1, 0, 5),  # a state that was committed in another quorum says nothing about this one
             (30, 0, 20, -1, 5),  # nor does a grant in another quorum
             (3, 0, 4, 0, 5),  # it never shrinks

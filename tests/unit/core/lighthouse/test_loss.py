@@ -17,7 +17,7 @@ from torchft_x.core.messages.lighthouse import (
     Probed,
     Refuse,
 )
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import AttemptId, State
 
 
 def test_the_first_reason_is_kept_and_a_later_proof_counts() -> None:
@@ -101,7 +101,7 @@ def test_a_loss_has_a_cause_in_one_word(cause: str) -> None:
             s.close("b:1")
             effects = s.feed(Probed("b:1", True, "http://b-1"))
         case "superseded":
-            effects = s.hello("b:2", life=Life(1, 1.0, "next"))
+            effects = s.hello("b:2", attempt_id=AttemptId(1, 1.0, "next"))
         case "silent":
             effects = s.wait(30.0, alive=("a:1", "c:1"))
     lost = [n for n in of(Note, effects) if n.event == "member_lost" and n.replica_id == "b:1"]

@@ -11,20 +11,20 @@ from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupRests, SupervisorGone
 from torchft_x.core.messages.lighthouse import (
+    AttemptBegun,
     Closed,
     CloseSession,
     Fence,
     Issue,
     Join,
     Leave,
-    LifeBegun,
     Probe,
     Probed,
     Progress,
     Refuse,
     RevokeQuorum,
 )
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 
 
 class TestFirstQuorum:
@@ -77,9 +77,9 @@ class TestKill:
         first = s.start("a:1", "b:1")
         s.kill("a:1")
         s.kill("b:1")
-        s.hello("a:2", life=Life(1))
+        s.hello("a:2", attempt_id=AttemptId(1))
         assert issued(s.join("a:2", reason=JoinReason.NEW)) == []
-        s.hello("b:2", life=Life(1))
+        s.hello("b:2", attempt_id=AttemptId(1))
         effects = s.join("b:2", reason=JoinReason.NEW)
         assert issued(effects) == [["a:2", "b:2"]]
         assert "new_lineage" in notes(effects)
@@ -230,16 +230,17 @@ class TestLeave:
         assert s.lighthouse.reached == 500
 
 
-class TestLives:
-    """R2: one life per group."""
+class TestAttempts:
+    """R2: one attempt per group."""
 
-    def test_the_number_that_was_told_is_not_fenced_and_an_older_life_does_not_lower_it(self) -> None:
+    def test_the_number_that_was_told_is_not_fenced_and_an_older_attempt_does_not_lower_it(self) -> None:
         s = Scene()  # a lighthouse after another one, which the members come back to in any order
-        s.hello("g_0:new", life=Life(7, 9.0))
-        assert of(Fence, s.hello("g_0:old", life=Life(3, 1.0))) == [Fence(2, "g_0:new")]
-        s.feed(LifeBegun("0", 3))
+        s.hello("g_0:new", attempt_id=AttemptId(7, 9.0))
+        assert of(Fence, s.hello("g_0:old", attempt_id=AttemptId(3, 1.0))) == [Fence(2, "g_0:new")]
+        s.feed(AttemptBegun("0", 3))
         assert s.lighthouse.next_attempt("0") == 8
-        assert of(Fence, s.hello("g_0:next", life=Life(8, 0.0))) == [Fence(1, "g_0:next")]  # whatever its host's clock
+        fenced = of(Fence, s.hello("g_0:next", attempt_id=AttemptId(8, 0.0)))  # whatever its host's clock
+        assert fenced == [Fence(1, "g_0:next")]
         assert s.feed(Closed(1)) == []  # known already
 
     def test_R9b_a_lighthouse_that_does_not_know_its_own_boot_believes_no_refusal(self) -> None:
@@ -247,7 +248,7 @@ class TestLives:
         s.hello("a:1", boot_id="")
         s.join("a:1")
         s.kill("a:1")
-        s.hello("a:2", life=Life(1))
+        s.hello("a:2", attempt_id=AttemptId(1))
         assert issued(s.join("a:2")) == []
 
     def test_R9b_the_lease_counts_from_the_last_quorum(self) -> None:
@@ -257,12 +258,12 @@ class TestLives:
         s.wait(10.0, alive=("a:1",))
         s.join("a:1", s.committed())
         s.close("a:1")
-        s.hello("a:2", life=Life(1))
+        s.hello("a:2", attempt_id=AttemptId(1))
         s.join("a:2")
         assert issued(s.wait(20.9, alive=("a:2",))) == []
         assert issued(s.wait(0.3, alive=("a:2",))) == [["a:2"]]
 
-    def test_a_life_that_ended_can_not_come_back(self) -> None:
+    def test_an_attempt_that_ended_can_not_come_back(self) -> None:
         s = Scene.started("a:1", "b:1")
         s.exited("b:1")
         (refusal,) = s.hello("b:1")
@@ -347,7 +348,7 @@ class TestTakeover:
     """R8: a lighthouse that has lost its memory."""
 
     def restarted(self, **config: Any) -> Scene:
-        """Of {a, b}, both in quorum 7 of an earlier life."""
+        """Of {a, b}, both in quorum 7 of an earlier attempt."""
         s = Scene(now=500.0, **config)
         old = quorum(member("a:1"), member("b:1"), number=40)
         s.quorums = {"a:1": old, "b:1": old}
@@ -502,8 +503,8 @@ class TestOthersTrain:
         assert s.lighthouse.others_train("c:1")
         assert not s.lighthouse.others_train("a:1")
         s.kill("a:1")
-        s.hello("b:2", life=Life(1))
-        assert not s.lighthouse.others_train("b:2")  # its older life does not count
+        s.hello("b:2", attempt_id=AttemptId(1))
+        assert not s.lighthouse.others_train("b:2")  # its older attempt does not count
         s = Scene.started("a:1", "b:1", new_job=True, min_replicas=2)
-        s.hello("b:2", life=Life(1))
+        s.hello("b:2", attempt_id=AttemptId(1))
         assert not s.lighthouse.others_train("b:2")  # the others wait for it

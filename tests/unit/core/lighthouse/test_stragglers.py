@@ -9,8 +9,8 @@ from tests.unit.core.scene import Scene, issued, member, notes, overs
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
+    AttemptBegun,
     Join,
-    LifeBegun,
     LighthouseEffect,
     Paused,
     SendWaits,
@@ -190,7 +190,7 @@ class TwoNodes(Stage):
         super().__init__()
         for node in (0, 1):
             self.feed(SupervisorHere("c", f"host{node}", node, 2, stream=10 + node))
-            self.feed(LifeBegun("c", 0, "token-c:1", 10 + node))
+            self.feed(AttemptBegun("c", 0, "token-c:1", 10 + node))
 
     def goes_on(self, seconds: float, heard: tuple[int, ...]) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []

@@ -11,8 +11,8 @@ from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
-    LifeBegun,
-    LifeHalted,
+    AttemptBegun,
+    AttemptHalted,
     LighthouseEffect,
     Paused,
     Probe,
@@ -21,7 +21,7 @@ from torchft_x.core.messages.lighthouse import (
     SupervisorHeard,
     Suspected,
 )
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import ConfigError
 
 L = SilenceLimits()
@@ -129,7 +129,7 @@ class TestJudge:
 
 
 class TestSupervisors:
-    def test_a_life_is_watched_by_its_groups_newest_supervisor(self) -> None:
+    def test_an_attempt_is_watched_by_its_groups_newest_supervisor(self) -> None:
         g = SupervisorLiveness()
         g.begin("0", 0, "t0")
         assert g.heard("t0") is None
@@ -145,10 +145,10 @@ class TestSupervisors:
         g.leave(SupervisorGone("0", stream=2), 9.0)
         assert g.heard("t0") is None
 
-    def test_only_the_newest_life_of_a_group(self) -> None:
-        """R21, seed 880000586: the first supervisor of a group that was moved twice reported its old life last, which
-        was taken for the newest, so that nobody waited for the life that was finishing the job. The highest number
-        is the newest."""
+    def test_only_the_newest_attempt_of_a_group(self) -> None:
+        """R21, seed 880000586: the first supervisor of a group that was moved twice reported its old attempt last,
+        which was taken for the newest, so that nobody waited for the attempt that was finishing the job. The highest
+        number is the newest."""
         g = SupervisorLiveness()
         g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
         g.begin("0", 0, "t0")
@@ -160,7 +160,7 @@ class TestSupervisors:
         assert g.heard("t0") is None
         assert g.heard("t1") == 5.0
 
-    def test_an_older_life_is_known_by_the_older_supervisor_while_that_is_here(self) -> None:
+    def test_an_older_attempt_is_known_by_the_older_supervisor_while_that_is_here(self) -> None:
         g = SupervisorLiveness()
         g.arrive(SupervisorHere("0", "old host", 0, stream=1), 5.0)
         g.begin("0", 0, "t0", 1)
@@ -241,8 +241,8 @@ class Watched(Scene):
         super().__init__(**config)
         for i in range(2):
             self.feed(SupervisorHere(str(i), "host", stream=100 + i))
-            self.feed(LifeBegun(str(i), 0, f"t{i}"))
-            self.hello(f"{i}:a", life=Life(0, 1.0, f"t{i}"))
+            self.feed(AttemptBegun(str(i), 0, f"t{i}"))
+            self.hello(f"{i}:a", attempt_id=AttemptId(0, 1.0, f"t{i}"))
         for i in range(2):
             self.join(f"{i}:a", State(4, 9))
         assert set(self.quorums) == {"0:a", "1:a"}
@@ -297,7 +297,7 @@ class TestLighthouse:
 
     def test_a_stopped_process(self) -> None:
         s = Watched()
-        effects = s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
+        effects = s.feed(AttemptHalted(101, "t1", "worker 0", 1.1))
         effects += s.pass_time(0.3, "0:a", "1:a", watched=(0, 1))
         assert not s.lost(effects)
         effects = s.pass_time(0.2, "0:a", "1:a", watched=(0, 1))
@@ -310,12 +310,12 @@ class TestLighthouse:
         s = Watched()
         q = s.quorums["1:a"].id
         s.join("1:a", State(5, q))
-        s.feed(LifeHalted(101, "t1", "worker 1", 1.1))
+        s.feed(AttemptHalted(101, "t1", "worker 1", 1.1))
         assert s.lost(s.pass_time(1.0, "0:a", "1:a", watched=(0, 1)))
         s.pass_time(1.0, "0:a", "1:a", watched=(0, 1))
         s.join("0:a", State(5, q))
         assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a"]
-        s.feed(LifeHalted(101, "t1", ""))  # its join still stands
+        s.feed(AttemptHalted(101, "t1", ""))  # its join still stands
         s.join("0:a", State(6, s.quorums["0:a"].id))
         assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
 
@@ -326,7 +326,7 @@ class TestLighthouse:
         s = Watched()
         q = s.quorums["1:a"].id
         s.join("1:a", State(5, q))
-        s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
+        s.feed(AttemptHalted(101, "t1", "worker 0", 1.1))
         assert s.lost(s.pass_time(1.0, "0:a", watched=(0, 1)))
         s.join("0:a", State(5, q))
         s.pass_time(1.6, "0:a", "1:a", watched=(0,))
@@ -364,10 +364,10 @@ class TestSuspicion:
         assert probed(first, "1:a") == []
         s.now = 0.05  # the answer to that is due
         assert probed(first, "1:a") == ["1:a"]
-        s.hello("2:a", life=Life(0, 1.0, "t2"))
+        s.hello("2:a", attempt_id=AttemptId(0, 1.0, "t2"))
         s.now = 0.2
         assert probed(first, "2:a") == []  # an outsider
-        s.hello("0:a", life=Life(0, 1.0, "t0"))
+        s.hello("0:a", attempt_id=AttemptId(0, 1.0, "t0"))
         assert probed(first, "1:a") == []  # the word of a replaced session counts for nothing
         s.record("1:a").lost = "silent"
         assert probed(s.sessions["0:a"], "1:a") == []

@@ -1,4 +1,4 @@
-"""Who is here, who speaks on which session, whose life is the newest, and for whom time has run out."""
+"""Who is here, who speaks on which session, whose attempt is the newest, and for whom time has run out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchft_x.core.membership.record import MemberRecord, Standing
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.types import Life
+from torchft_x.core.types import AttemptId
 
 
 def hello(replica_id: str, session: int = 1, **fields: Any) -> Hello:
@@ -79,52 +79,53 @@ class TestSessions:
         assert (record.calls, record.join) == ((), None)
 
 
-class TestLives:
-    """R2: one life per group."""
+class TestAttempts:
+    """R2: one attempt per group."""
 
-    def members(self, replica_id: str, life: Life) -> MemberTable:
+    def members(self, replica_id: str, attempt_id: AttemptId) -> MemberTable:
         members = MemberTable(0.0)
-        assert members.supersede(hello(replica_id, life=life)) is None
-        members.open(hello(replica_id, life=life), 0.0)
+        assert members.supersede(hello(replica_id, attempt_id=attempt_id)) is None
+        members.open(hello(replica_id, attempt_id=attempt_id), 0.0)
         return members
 
-    @pytest.mark.parametrize("newer", [Life(1, 5.0), Life(0, 6.0), Life(0, 5.0, "heard later")])
-    def test_a_newer_life_fences_the_older_for_ever(self, newer: Life) -> None:
-        members = self.members("g:old", Life(0, 5.0))
-        assert members.superseded_by(hello("g:new", life=newer)) == ""
-        fenced = members.supersede(hello("g:new", life=newer))
+    @pytest.mark.parametrize("newer", [AttemptId(1, 5.0), AttemptId(0, 6.0), AttemptId(0, 5.0, "heard later")])
+    def test_a_newer_attempt_fences_the_older_for_ever(self, newer: AttemptId) -> None:
+        members = self.members("g:old", AttemptId(0, 5.0))
+        assert members.superseded_by(hello("g:new", attempt_id=newer)) == ""
+        fenced = members.supersede(hello("g:new", attempt_id=newer))
         assert fenced.replica_id == "g:old"
-        assert members.superseded_by(hello("g:old", life=Life(9, 9.0))) == "g:new"
+        assert members.superseded_by(hello("g:old", attempt_id=AttemptId(9, 9.0))) == "g:new"
 
-    @pytest.mark.parametrize("older", [Life(0, 9.0), Life(1, 4.0)])
-    def test_an_older_life_that_comes_late_is_fenced(self, older: Life) -> None:
-        members = self.members("g:new", Life(1, 5.0))
-        assert members.superseded_by(hello("g:old", life=older)) == "g:new"
-        assert members.superseded_by(hello("other:old", life=older)) == ""
-        assert members.superseded_by(hello("g:new", life=older)) == ""  # itself
-        assert members.supersede(hello("g:new", life=Life(1, 5.0))) is None  # one that comes back fences nobody
-        assert members.superseded_by(hello("g:new", life=Life(1, 5.0))) == ""
+    @pytest.mark.parametrize("older", [AttemptId(0, 9.0), AttemptId(1, 4.0)])
+    def test_an_older_attempt_that_comes_late_is_fenced(self, older: AttemptId) -> None:
+        members = self.members("g:new", AttemptId(1, 5.0))
+        assert members.superseded_by(hello("g:old", attempt_id=older)) == "g:new"
+        assert members.superseded_by(hello("other:old", attempt_id=older)) == ""
+        assert members.superseded_by(hello("g:new", attempt_id=older)) == ""  # itself
+        # One that comes back fences nobody.
+        assert members.supersede(hello("g:new", attempt_id=AttemptId(1, 5.0))) is None
+        assert members.superseded_by(hello("g:new", attempt_id=AttemptId(1, 5.0))) == ""
 
     def test_the_end_of_a_process_ends_all_that_it_was_called(self) -> None:
-        members = self.members("g:1", Life(0, 0.0, "token"))
-        members.open(hello("h:1", 2, life=Life(0, 0.0, "token")), 0.0)
+        members = self.members("g:1", AttemptId(0, 0.0, "token"))
+        members.open(hello("h:1", 2, attempt_id=AttemptId(0, 0.0, "token")), 0.0)
         members.open(hello("none:1", 3), 0.0)
-        assert not members.has_ended(Life(0, 0.0, "token"))
+        assert not members.has_ended(AttemptId(0, 0.0, "token"))
         assert sorted(r.replica_id for r in members.end("token")) == ["g:1", "h:1"]
-        assert members.has_ended(Life(7, 7.0, "token"))
+        assert members.has_ended(AttemptId(7, 7.0, "token"))
         assert members.end("unheard of") == []
         assert members.end("") == []
-        assert not members.has_ended(Life())
+        assert not members.has_ended(AttemptId())
 
     def test_a_member_that_comes_back_with_another_token_is_found_by_that(self) -> None:
-        members = self.members("g:1", Life(0, 0.0, "old"))
-        members.open(hello("g:1", 2, life=Life(0, 0.0, "new")), 1.0)
+        members = self.members("g:1", AttemptId(0, 0.0, "old"))
+        members.open(hello("g:1", 2, attempt_id=AttemptId(0, 0.0, "new")), 1.0)
         assert members.end("old") == []
         assert [r.replica_id for r in members.end("new")] == ["g:1"]
 
     def test_the_next_attempt_is_above_every_one_heard_of(self) -> None:
-        members = self.members("train_3:x", Life(4, 0.0))
-        members.supersede(hello("train_4:x", life=Life(8, 0.0)))
+        members = self.members("train_3:x", AttemptId(4, 0.0))
+        members.supersede(hello("train_4:x", attempt_id=AttemptId(8, 0.0)))
         assert members.next_attempt("3") == members.next_attempt("train_3") == 5
         assert members.next_attempt("5") == 0
         members.begun("3", 9)
@@ -190,7 +191,7 @@ class TestTime:
     def test_the_lost_are_forgotten_when_nobody_will_ask_about_them(self) -> None:
         members = MemberTable(0.0)
         for n, name in enumerate(("gone", "kept", "speaks", "asks", "lives")):
-            record = members.open(hello(name, n + 1, life=Life(0, 0.0, name)), 0.0)
+            record = members.open(hello(name, n + 1, attempt_id=AttemptId(0, 0.0, name)), 0.0)
             if name != "lives":
                 members.lose(record, "silent")
             if name != "speaks":
@@ -202,10 +203,10 @@ class TestTime:
         assert members.end("gone") == []
         assert len(members.end("kept")) == 1
 
-    def test_of_two_with_one_life_the_other_is_still_found(self) -> None:
+    def test_of_two_with_one_attempt_the_other_is_still_found(self) -> None:
         members = MemberTable(0.0)
         for n, name in enumerate(("gone", "kept")):
-            record = members.open(hello(name, n + 1, life=Life(0, 0.0, "both")), 0.0)
+            record = members.open(hello(name, n + 1, attempt_id=AttemptId(0, 0.0, "both")), 0.0)
             members.lose(record, "silent")
             members.close(record)
         members.prune(frozenset({"kept"}))
@@ -246,19 +247,19 @@ class TestRestored:
     """Members that the lighthouse before has written down (R8c)."""
 
     @pytest.mark.parametrize("order", [("g:0", "g:1"), ("g:1", "g:0")])
-    def test_the_newest_life_of_a_group_is_known(self, order: tuple[str, str]) -> None:
+    def test_the_newest_attempt_of_a_group_is_known(self, order: tuple[str, str]) -> None:
         members = MemberTable(0.0)
         for name in order:
-            members.restore(MemberEntry(name, Life(int(name[-1]), 0.0, f"token-{name}")), 0.0)
-        assert members.superseded_by(hello("g:0", life=Life(0, 0.0, "token-g:0"))) == "g:1"
-        assert members.superseded_by(hello("g:1", life=Life(1, 0.0, "token-g:1"))) == ""
+            members.restore(MemberEntry(name, AttemptId(int(name[-1]), 0.0, f"token-{name}")), 0.0)
+        assert members.superseded_by(hello("g:0", attempt_id=AttemptId(0, 0.0, "token-g:0"))) == "g:1"
+        assert members.superseded_by(hello("g:1", attempt_id=AttemptId(1, 0.0, "token-g:1"))) == ""
 
     def test_of_two_that_are_alike_the_first_stays(self) -> None:
         members = MemberTable(0.0)
         for name in ("g:a", "g:b"):
-            members.restore(MemberEntry(name, Life()), 0.0)
+            members.restore(MemberEntry(name, AttemptId()), 0.0)
         assert members.next_attempt("g") == 1
-        assert members.superseded_by(hello("g:c", life=Life(-1, 0.0))) == "g:a"
+        assert members.superseded_by(hello("g:c", attempt_id=AttemptId(-1, 0.0))) == "g:a"
 
 
 class TestRecordsByName:
@@ -273,6 +274,6 @@ class TestRecordsByName:
 
     def test_a_member_of_before_runs_on_as_it_did(self) -> None:
         members = MemberTable(0.0)
-        members.restore(MemberEntry("a:1", Life(1, 0.0, "token"), "boot", runs_on=True), 0.0)
+        members.restore(MemberEntry("a:1", AttemptId(1, 0.0, "token"), "boot", runs_on=True), 0.0)
         (record,) = members.named(["a:1", "b:1"])  # who is not known is left out
         assert record.runs_on

@@ -29,6 +29,6 @@ def test_groups_are_numbered_by_number_unless_a_client_of_torchft_is_among_them(
     assert [p.replica_ids[p.replica_rank] for p in plans] == [m.replica_id for m in members]
 
 
-def test_two_lives_of_one_group_have_one_order() -> None:
-    members = [Member(f"1:{life}", library=OURS) for life in "ba"]
+def test_two_attempts_of_one_group_have_one_order() -> None:
+    members = [Member(f"1:{nonce}", library=OURS) for nonce in "ba"]
     assert by_rank(members) == by_rank(reversed(members))

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.core.scene import Scene, issued, member, of, quorum
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.lighthouse import Issue, LifeHalted, SendWaits
+from torchft_x.core.messages.lighthouse import AttemptHalted, Issue, SendWaits
 from torchft_x.core.quorum.history_fork import sentence, steps_lost
-from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.timing import TIMING
 
 OLD = quorum(member("a:1", State(5, 3)), member("b:1", State(5, 3)), member("c:1"), id=7, number=4)
@@ -50,14 +50,14 @@ def all_dead(*, reached: int = 40, **config: object) -> Scene:
 
 
 def back(s: Scene, name: str) -> list[list[str]]:
-    s.hello(f"{name}:2", life=Life(1, 0.0, f"token-{name}:2"))
+    s.hello(f"{name}:2", attempt_id=AttemptId(1, 0.0, f"token-{name}:2"))
     return issued(s.join(f"{name}:2", reason=JoinReason.NEW))
 
 
 def test_the_event_counts_the_steps() -> None:
     s = all_dead()
     back(s, "a")
-    s.hello("b:2", life=Life(1))
+    s.hello("b:2", attempt_id=AttemptId(1))
     effects = s.join("b:2", reason=JoinReason.NEW)
     (note,) = [n for n in of(Note, effects) if n.event == "new_lineage"]
     assert note.steps == 40
@@ -77,7 +77,7 @@ def test_all_that_are_starting_begin_it_together() -> None:
 
 def test_who_has_said_hello_and_has_not_asked_is_waited_for_too() -> None:
     s = all_dead()
-    s.hello("b:2", life=Life(1))
+    s.hello("b:2", attempt_id=AttemptId(1))
     assert back(s, "a") == []
     assert issued(s.join("b:2", reason=JoinReason.NEW)) == [["a:2", "b:2"]]
 
@@ -99,14 +99,14 @@ def test_a_group_that_does_not_come_is_waited_for_no_longer_than_that(join_timeo
 
 @pytest.mark.parametrize("pause", [1.0, 2 * TIMING.one_wait])
 def test_who_gives_up_and_comes_again_goes_on_with_the_same_wait(pause: float) -> None:
-    """Each ask began the wait anew, which is longer here than the groups ask for: b's supervisor was there, and no life of b
-    ever asked, so no lineage began. After a long pause it is another wait."""
+    """Each ask began the wait anew, which is longer here than the groups ask for: b's supervisor was there, and no
+    attempt of b ever asked, so no lineage began. After a long pause it is another wait."""
     s = all_dead()
     assert back(s, "a") == []
     assert issued(s.wait(TIMING.new_lineage - 10.0, alive=("a:2",))) == []
     s.exited("a:2", 1)
     s.wait(pause)
-    s.hello("a:3", life=Life(2, 0.0, "token-a:3"))
+    s.hello("a:3", attempt_id=AttemptId(2, 0.0, "token-a:3"))
     assert issued(s.join("a:3", reason=JoinReason.NEW)) == []
     begun = [["a:3"]] if pause < TIMING.one_wait else []
     assert issued(s.wait(10.0, alive=("a:3",))) == begun
@@ -124,7 +124,7 @@ def alone_with_the_state(**config: object) -> Scene:
     """a holds the newest state alone and is stopped; b has come new."""
     s = Scene.started("a:1", **{"give_up_after": 300.0, **config})
     s.announce("a", "b")
-    s.feed(LifeHalted(0, "token-a:1", "worker 0", 1.0))
+    s.feed(AttemptHalted(0, "token-a:1", "worker 0", 1.0))
     s.arrive("b:1", reason=JoinReason.NEW)
     return s
 

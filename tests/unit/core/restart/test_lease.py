@@ -105,7 +105,7 @@ def test_a_stale_look_at_the_register_takes_nothing() -> None:
 @pytest.mark.parametrize(
     "entry",
     [LeaseEntry(0), LeaseEntry(3, 9, ""), LeaseEntry(3, 9, "mine")],
-    ids=["never held", "given back", "of our former life"],
+    ids=["never held", "given back", "of our former attempt"],
 )
 def test_a_lease_that_nobody_else_holds_is_taken_at_once(entry: LeaseEntry) -> None:
     assert LeaseRule("mine").poll(entry, 7.0) == LeaseEntry(entry.epoch + 1, 0, "mine")

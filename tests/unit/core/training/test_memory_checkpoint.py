@@ -130,7 +130,7 @@ def test_a_rank_that_missed_a_copy_does_not_cost_the_group_the_one_before() -> N
     assert [r.slot(s) for r, s in zip(ranks, slots, strict=True)] == [1, 1]
 
 
-def test_a_life_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_breaks_off() -> None:
+def test_an_attempt_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_breaks_off() -> None:
     ranks = group(2, State(3, 7))
     assert [r.to_load(State()) for r in ranks] == [State(3, 7)] * 2
     assert [r.to_load(State()) for r in ranks] == [None] * 2

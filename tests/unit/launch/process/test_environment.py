@@ -16,7 +16,8 @@ from torchft_x.launch.process.environment import (
 )
 
 SETTINGS = TrainerSettings(
-    group="1", groups=3, workers=2, attempt=4, life="abc", folder="/tmp/life", lighthouse="http://h:1", run_dir="/runs/x",
+    group="1", groups=3, workers=2, attempt=4, attempt_token="abc", folder="/tmp/attempt", lighthouse="http://h:1",
+    run_dir="/runs/x",
     token_file="/runs/x/token", advertise_host="node1", cores=16, groups_here=1, package_root=None,
 )  # fmt: skip
 
@@ -26,7 +27,7 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     group = {"REPLICA_GROUP_ID": "1", "NUM_REPLICA_GROUPS": "3", "TORCHFT_LIGHTHOUSE": "http://h:1", "HOME": "/h"}
     own = {
         "ATTEMPT": "4",
-        "LIFE": "abc",
+        "ATTEMPT_TOKEN": "abc",
         "RUN_DIR": "/runs/x",
         "TOKEN_FILE": "/runs/x/token",
         "ADVERTISE_HOST": "node1",
@@ -71,7 +72,7 @@ def test_an_installed_package_needs_no_path() -> None:
     assert package_root("/usr/lib/site-packages/torchft_x/__init__.py", ("/usr/lib/site-packages",)) is None
 
 
-def test_where_a_worker_shows_itself_is_its_lifes_own_unless_the_user_wants_none() -> None:
+def test_where_a_worker_shows_itself_is_its_attempts_own_unless_the_user_wants_none() -> None:
     for given in ({}, {"TORCHFT_X_WORKER_SERVER": "1"}, {"TORCHFT_X_PRIVATE": "/of/another"}):
         assert trainer_environment(given, SETTINGS)["TORCHFT_X_PRIVATE"] == SETTINGS.folder
     off = {"TORCHFT_X_WORKER_SERVER": "0", "TORCHFT_X_PRIVATE": "/of/another"}

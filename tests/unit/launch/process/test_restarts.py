@@ -83,7 +83,7 @@ def test_the_same_exception_at_the_start_is_tried_twice() -> None:
     assert isinstance(restarts.ended(other, 1.0), Restart)
     twice = "worker 0 exited with code 1 twice before it made a Manager: FileNotFoundError: b"
     assert restarts.ended(other, 2.0) == GiveUp(twice)
-    restarts, late = Restarts(RestartRules()), replace(absent, uptime=1.3 * TIMING.life_quick)
+    restarts, late = Restarts(RestartRules()), replace(absent, uptime=1.3 * TIMING.attempt_quick)
     assert [isinstance(restarts.ended(late, t), Restart) for t in (0.0, 50.0, 100.0)] == [True] * 3
 
 
@@ -119,7 +119,7 @@ def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:
 
 
 @pytest.mark.parametrize("good", [failed(progress=True), failed(uptime=31.0)])
-def test_progress_or_a_long_life_breaks_the_row(good: AttemptEnd) -> None:
+def test_progress_or_a_long_attempt_breaks_the_row(good: AttemptEnd) -> None:
     restarts = Restarts(RestartRules(loop=3, quick=30.0))
     restarts.ended(failed(), 0.0)
     restarts.ended(failed(), 1.0)

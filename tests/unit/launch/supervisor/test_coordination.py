@@ -20,7 +20,7 @@ class Fake:
         self.given_up = ""
         self.stopped = False
         place = Place(group="0", node=node, nodes=2, host="h", patience=60.0)
-        self.lives = MultiNode(
+        self.attempts = MultiNode(
             place,
             self,
             wait=lambda condition, _: condition(),
@@ -30,7 +30,7 @@ class Fake:
             give_up=lambda sentence: setattr(self, "given_up", sentence),
         )
 
-    def on_life(self, begin, over) -> None:  # type: ignore[no-untyped-def]
+    def on_attempt(self, begin, over) -> None:  # type: ignore[no-untyped-def]
         self.begin, self.over = begin, over
 
     def is_up(self) -> bool:
@@ -49,29 +49,29 @@ BEGUN = StartedAttempt(0, "L", "h:1")
 
 def test_a_node_that_finds_no_others_gives_up() -> None:
     node = Fake(1)
-    assert node.lives.begin(3) is None
+    assert node.attempts.begin(3) is None
     assert node.said[0] == ("ready", 3, False)
     assert "not all 2 nodes of group 0 were ready within 60 s" in node.given_up
 
 
-def test_how_a_life_ends_is_what_the_lighthouse_says() -> None:
+def test_how_an_attempt_ends_is_what_the_lighthouse_says() -> None:
     node = Fake()
     node.over("L", 7, "node 1: worker 1 exited with code 7: ValueError")
-    end = node.lives.outcome(BEGUN, KILLED)
+    end = node.attempts.outcome(BEGUN, KILLED)
     assert (end.ok, end.code, end.own_doing) == (False, 7, True)
     assert end.reason == "node 1: worker 1 exited with code 7: ValueError"
     node.over("L", 0, "")
-    end = node.lives.outcome(BEGUN, KILLED)
+    end = node.attempts.outcome(BEGUN, KILLED)
     assert end.ok
 
 
 def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_programs_last_words() -> None:
     node = Fake(1)
-    node.lives.finished(BEGUN)
-    node.lives.finished(BEGUN)
-    node.lives.ended(BEGUN, AttemptEnd(True, 0, "finished", False, True, 1.0))
+    node.attempts.finished(BEGUN)
+    node.attempts.finished(BEGUN)
+    node.attempts.ended(BEGUN, AttemptEnd(True, 0, "finished", False, True, 1.0))
     failed = AttemptEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
-    node.lives.ended(StartedAttempt(1, "M"), failed)
+    node.attempts.ended(StartedAttempt(1, "M"), failed)
     assert node.said == [
         ("ended", 0, "L", 0, "finished"),
         ("ended", 1, "M", 1, "node 1: worker 1 exited with code 1: ValueError: x"),
@@ -81,8 +81,8 @@ def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_prog
 def test_without_a_lighthouse_a_part_that_finished_has_and_another_gives_up() -> None:
     node = Fake(up=False)
     well = AttemptEnd(True, 0, "finished", False, True, 1.0)
-    assert node.lives.outcome(BEGUN, well) == well
-    assert node.lives.outcome(BEGUN, KILLED) is None
+    assert node.attempts.outcome(BEGUN, well) == well
+    assert node.attempts.outcome(BEGUN, KILLED) is None
     assert node.given_up.startswith("worker 0 killed by SIGKILL; the lighthouse has been away for 60 s")
 
 
@@ -91,7 +91,7 @@ def test_node_0_listens_for_the_workers_from_the_moment_it_names_the_port() -> N
     meetings: list[str] = []
     node.ready = lambda attempt, meeting: meetings.append(meeting)  # type: ignore[method-assign]
     for _ in range(2):
-        node.lives.begin(0)
+        node.attempts.begin(0)
         socket.create_connection(("127.0.0.1", parse_address(meetings[-1]).port)).close()
-    with pytest.raises(ConnectionRefusedError):  # of the life before
+    with pytest.raises(ConnectionRefusedError):  # of the attempt before
         socket.create_connection(("127.0.0.1", parse_address(meetings[0]).port))

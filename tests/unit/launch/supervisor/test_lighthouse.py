@@ -11,8 +11,8 @@ from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.net import any_host, parse_address
 
 
-def lives(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[int, int]:
-    """The keeper's exit code, and how many lives it took, if the server ends with these codes, each at once."""
+def attempts(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[int, int]:
+    """The keeper's exit code, and how many attempts it took, if the server ends with these codes, each at once."""
     left = list(codes)
     monkeypatch.setattr(LighthouseSupervisor, "_live", lambda self, argv: left.pop(0))
     monkeypatch.setattr(StopRequests, "wait", lambda self, condition, seconds: False)
@@ -34,7 +34,7 @@ def lives(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[int, int]:
     ],
 )
 def test_what_ends_it(monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], ends: tuple[int, int]) -> None:
-    assert lives(monkeypatch, *codes) == ends
+    assert attempts(monkeypatch, *codes) == ends
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::]"])

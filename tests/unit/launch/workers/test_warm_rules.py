@@ -1,4 +1,4 @@
-"""Rules about warm lives: golden values for pure functions."""
+"""Rules about warm attempts: golden values for pure functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ def test_groups_that_are_never_warm(given: dict[str, str], why: str | None) -> N
     assert why_never(given) == why
 
 
-def test_what_belongs_to_one_life_may_differ_from_the_parents_and_nothing_else() -> None:
-    parent = {"A": "1", "TORCHFT_X_LIFE": "a", "TORCHFT_X_ATTEMPT": "0", "TORCHFT_LIGHTHOUSE": "x"}
-    life = {"A": "1", "TORCHFT_X_LIFE": "b", "TORCHFT_X_ATTEMPT": "1", "TORCHFT_LIGHTHOUSE": "y"}
-    assert difference(parent, life) is None
-    assert difference(parent, {**life, "A": "2"}) == "A has changed since the warm parent was started"
-    assert difference(parent, {**life, "LD_PRELOAD": "x"}) == "LD_PRELOAD has changed since the warm parent was started"
-    assert difference({**parent, "B": ""}, life) == "B has changed since the warm parent was started"
+def test_what_belongs_to_one_attempt_may_differ_from_the_parents_and_nothing_else() -> None:
+    parent = {"A": "1", "TORCHFT_X_ATTEMPT_TOKEN": "a", "TORCHFT_X_ATTEMPT": "0", "TORCHFT_LIGHTHOUSE": "x"}
+    attempt = {"A": "1", "TORCHFT_X_ATTEMPT_TOKEN": "b", "TORCHFT_X_ATTEMPT": "1", "TORCHFT_LIGHTHOUSE": "y"}
+    assert difference(parent, attempt) is None
+    assert difference(parent, {**attempt, "A": "2"}) == "A has changed since the warm parent was started"
+    assert (
+        difference(parent, {**attempt, "LD_PRELOAD": "x"}) == "LD_PRELOAD has changed since the warm parent was started"
+    )
+    assert difference({**parent, "B": ""}, attempt) == "B has changed since the warm parent was started"
 
 
 def test_imports_are_read_from_the_top_of_a_script() -> None:
@@ -69,10 +71,10 @@ MAY_SET = "may set what torch or torchft_x reads when it is imported"
         ("import torch (", "the script imports no torch at its top level"),
     ],
 )  # fmt: skip
-def test_a_first_life_is_forked_only_if_the_script_cannot_tell(script: str, why: str | None) -> None:
+def test_a_first_attempt_is_forked_only_if_the_script_cannot_tell(script: str, why: str | None) -> None:
     assert why_first_is_cold(script) == why
 
 
 @pytest.mark.parametrize("name", ["train_ddp", "train_hsdp", "train_diloco"])
-def test_the_packaged_scripts_may_be_forked_from_the_first_life_on(name: str) -> None:
+def test_the_packaged_scripts_may_be_forked_from_the_first_attempt_on(name: str) -> None:
     assert why_first_is_cold((ROOT / "scripts" / f"{name}.py").read_text()) is None

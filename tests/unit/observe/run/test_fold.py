@@ -52,7 +52,7 @@ def test_the_run_as_a_whole(tmp_path: Path) -> None:
     job.end()
     run = the(tmp_path)
     assert (run.code, run.steps, run.unlogged, run.redone, run.dropped, run.unreadable) == (0, 121, 0, 1, 0, 0)
-    assert [(g.name, len(g.lives), g.commits) for g in run.groups] == [("0", 1, 121), ("1", 2, 101), ("2", 1, 121)]
+    assert [(g.name, len(g.attempts), g.commits) for g in run.groups] == [("0", 1, 121), ("1", 2, 101), ("2", 1, 121)]
     assert [(q.number, q.contributors) for q in run.quorums] == [(1, 3), (2, 2), (3, 2)]
     assert run.goodput.batches == 3 * 101 + 2 * 20
     assert run.goodput.missing == 20
@@ -104,7 +104,7 @@ def test_a_wall_clock_that_is_set_meanwhile_changes_nothing(tmp_path: Path) -> N
     assert dict(loss.phases)["committed"] == pytest.approx(0.099, abs=1e-3)
 
 
-def test_who_is_left_out_and_comes_back_is_the_same_life(tmp_path: Path) -> None:
+def test_who_is_left_out_and_comes_back_is_the_same_attempt(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.begin()
     job.steps(0, 50, 2.1, 100, ("0", "1", "2"))
@@ -127,7 +127,7 @@ def test_a_supervisor_that_was_killed_says_nothing(tmp_path: Path) -> None:
     killed(tmp_path)
     for path in (tmp_path / "events").glob("supervisor-1-*"):
         path.write_text(path.read_text().splitlines(keepends=True)[0])
-    Log(tmp_path, "supervisor", 50, group="1").tell(11.0, "start", attempt=1, life="y")
+    Log(tmp_path, "supervisor", 50, group="1").tell(11.0, "start", attempt=1, attempt_token="y")
     loss = only(the(tmp_path))
     assert (loss.kind, loss.reason) == ("lost", "refused")
     assert loss.t == pytest.approx(BOOT + 10.02)  # the first who knew
@@ -144,7 +144,7 @@ def test_who_is_ended_long_after_it_was_left_out_has_hung(tmp_path: Path) -> Non
     assert (loss.kind, loss.fault, loss.reason) == ("hung", None, "hung: rank 0 stands still in nap")
 
 
-def test_a_life_that_ends_before_it_is_in_a_quorum_costs_nobody_anything(tmp_path: Path) -> None:
+def test_an_attempt_that_ends_before_it_is_in_a_quorum_costs_nobody_anything(tmp_path: Path) -> None:
     job = killed(tmp_path)
     job.supervisors["1"].tell(11.0, "exit", attempt=1, code=1, reason="worker 0 exited with code 1")
     job.supervisors["1"].tell(11.0, "restart", attempt=2, delay=0.0, reason="worker 0 exited with code 1")
@@ -245,13 +245,13 @@ def test_torn_odd_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
     assert only(run).kind == "died"
 
 
-def test_a_process_id_that_comes_again_is_another_life(tmp_path: Path) -> None:
-    """In containers they begin anew: both lives of a group write to one file."""
+def test_a_process_id_that_comes_again_is_another_attempt(tmp_path: Path) -> None:
+    """In containers they begin anew: both attempts of a group write to one file."""
     killed(tmp_path)
     first, second = (next((tmp_path / "events").glob(f"trainer-1-0-{pid}.jsonl")) for pid in (21, 30))
     first.write_text(first.read_text() + second.read_text())
     second.unlink()
-    assert [life.attempt for life in the(tmp_path).groups[1].lives] == [0, 1]
+    assert [attempt.number for attempt in the(tmp_path).groups[1].attempts] == [0, 1]
 
 
 def test_nothing_is_no_run(tmp_path: Path) -> None:

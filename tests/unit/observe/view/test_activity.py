@@ -8,27 +8,27 @@ import pytest
 
 from torchft_x.core.lighthouse.status import MemberView
 from torchft_x.observe.view.activity import DOES, GroupFacts, activity
+from torchft_x.observe.view.attempts import GroupAttempts
 from torchft_x.observe.view.history import LossEntry
-from torchft_x.observe.view.lives import GroupLives
 
 MEMBER = MemberView(
     replica_id="1:x", place=1, attempt=0, inside=True, carrier=True, source="", asked=None, step=7, lost="", left=False,
     late=False, suspected=False, stopped="", connected=True, unary=False, rehearses=False, pause=0.0, pause_reason="",
     heard=0.5,
 )  # fmt: skip
-RUNS = GroupLives("1", streams={1: 0}, life="x", starts=1, alive=True)
+RUNS = GroupAttempts("1", streams={1: 0}, attempt_token="x", starts=1, alive=True)
 LOSS = LossEntry(t=1.0, group="1", replica_id="1:x", cause="silent", reason="1:x is lost.", step=3, quorum=1)
 
 
 def does(
     member: MemberView | None = MEMBER,
-    lives: GroupLives | None = None,
+    attempts: GroupAttempts | None = None,
     loss: LossEntry | None = None,
     trouble: str = "",
     drains: bool = False,
     **world: str,
 ) -> tuple[str, str]:
-    seen = GroupFacts("1", member, lives, loss, trouble, drains)
+    seen = GroupFacts("1", member, attempts, loss, trouble, drains)
     return activity(seen, **{"broken": "", "undecided": "", **world})
 
 
@@ -56,17 +56,17 @@ def test_a_member(fields: dict[str, object], expected: tuple[str, str]) -> None:
 
 def test_its_supervisor_knows_better() -> None:
     ended = replace(RUNS, alive=False, reason="worker 0 killed by SIGKILL")
-    assert does(lives=RUNS) == ("trains", "")
-    assert does(lives=ended) == ("restarts", "worker 0 killed by SIGKILL")
-    assert does(lives=replace(ended, finished=(0, ""))) == ("finished", "")
-    assert does(lives=replace(ended, finished=(1, "gave up."))) == ("failed", "gave up")
-    assert does(lives=replace(ended, rests=True))[0] == "drained"
-    assert does(lives=RUNS, drains=True)[0] == "drains"
-    assert does(lives=ended, drains=True)[0] == "restarts"
-    assert does(lives=RUNS, trouble="its supervisor is gone") == ("lost", "its supervisor is gone")
+    assert does(attempts=RUNS) == ("trains", "")
+    assert does(attempts=ended) == ("restarts", "worker 0 killed by SIGKILL")
+    assert does(attempts=replace(ended, finished=(0, ""))) == ("finished", "")
+    assert does(attempts=replace(ended, finished=(1, "gave up."))) == ("failed", "gave up")
+    assert does(attempts=replace(ended, rests=True))[0] == "drained"
+    assert does(attempts=RUNS, drains=True)[0] == "drains"
+    assert does(attempts=ended, drains=True)[0] == "restarts"
+    assert does(attempts=RUNS, trouble="its supervisor is gone") == ("lost", "its supervisor is gone")
 
 
-def test_a_new_life_that_has_not_said_hello() -> None:
+def test_a_new_attempt_that_has_not_said_hello() -> None:
     assert does(replace(MEMBER, lost="its process ended"), replace(RUNS, attempt=1)) == ("starts", "")
     assert does(None, RUNS) == ("starts", "")
 
@@ -81,5 +81,5 @@ def test_nobody_is_here() -> None:
 def test_the_world_says_what_it_waits_for_and_that_its_quorum_is_over() -> None:
     assert does(replace(MEMBER, asked=2.0), undecided="Waiting for 2 groups.") == ("waits", "Waiting for 2 groups")
     assert does(broken="group 0 is lost.") == ("regroups", "group 0 is lost")
-    assert {does(lives=RUNS)[0], does(None)[0]} <= set(DOES)
+    assert {does(attempts=RUNS)[0], does(None)[0]} <= set(DOES)
     assert len(set(DOES)) == len(DOES)

@@ -36,17 +36,17 @@ def test_a_death_phase_by_phase() -> None:
     assert (loss.stood, loss.whole) == (0.2, 5.0)
 
 
-def test_what_is_told_of_another_quorum_or_life_says_nothing() -> None:
+def test_what_is_told_of_another_quorum_or_attempt_says_nothing() -> None:
     h = killed()
     before = h.losses[0]
     h.record_moments("0:x", [Moment(what=RELEASED, quorum=7, ago=0.0), Moment(what="born", ago=0.0)], 110.1)
     h.record_moments("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.0)], 110.1)  # that came late
-    # The life that was lost.
+    # The attempt that was lost.
     h.record_moments("1:x", [Moment(what=RESTARTED, ago=0.0), Moment(what=HEALED, ago=0.0)], 110.1)
     assert h.losses[0] is before
 
 
-def test_a_second_death_of_the_same_group_gets_what_its_next_life_tells() -> None:
+def test_a_second_death_of_the_same_group_gets_what_its_next_attempt_tells() -> None:
     h = killed()
     h.issued(of("0", "1", "2", id=3), 0.0, 112.0)
     h.noted(lost("1"), of("0", "1", "2", id=3), 50, 113.0)

@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.unit.core.scene import Scene
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.job import LifeExited, LifeStarted, SupervisorHere
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.types import State
+from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.observe.view.facts import Copy, Tally
 from torchft_x.observe.view.history import History
-from torchft_x.observe.view.lives import AttemptTable
 from torchft_x.observe.view.overview import SCHEMA, Job, overview
 
 NO_JOB = Job(outcome=None, verdict=None, sidecars={}, drained=frozenset())
@@ -22,7 +22,7 @@ class Shown:
     """A scene, and what is kept of it."""
 
     def __init__(self, **config: Any) -> None:
-        self.scene, self.history, self.lives = Scene(**config), History(), AttemptTable()
+        self.scene, self.history, self.attempts = Scene(**config), History(), AttemptTable()
         self.told = Tally()
         self.copies: dict[str, Copy] = {}
 
@@ -39,7 +39,7 @@ class Shown:
         view = s.lighthouse.view(s.now)
         told, copies = self.told, self.copies
         story = s.lighthouse.story(s.now)
-        found = overview(view, self.history, self.lives, job, told, copies, rate=None, unix=s.now, story=story)
+        found = overview(view, self.history, self.attempts, job, told, copies, rate=None, unix=s.now, story=story)
         assert json.loads(json.dumps(found)) == found | {
             "quorums": [{**q, "joined": list(q["joined"]), "gone": list(q["gone"])} for q in found["quorums"]]
         }
@@ -80,8 +80,8 @@ def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
 
 def test_groups_as_supervisors_name_them() -> None:
     shown = Shown()
-    shown.lives.receive(SupervisorHere("1", "node-b", stream=1), 0.0)
-    shown.lives.receive(LifeStarted("1", 0, "t"), 0.0)
+    shown.attempts.receive(SupervisorHere("1", "node-b", stream=1), 0.0)
+    shown.attempts.receive(AttemptStarted("1", 0, "t"), 0.0)
     shown.scene.hello("train_ddp_1:x")
     groups = shown.look()["groups"]
     assert [(g["group"], g["replica_id"], g["host"], g["supervised"]) for g in groups] == [
@@ -102,14 +102,14 @@ def test_the_job_knows_who_is_awaited_and_how_it_ended() -> None:
 
 def test_a_group_that_is_started_again() -> None:
     shown = Shown()
-    shown.lives.receive(SupervisorHere("0", "a", stream=1), 0.0)
-    shown.lives.receive(LifeStarted("0", 0, "token-0:x"), 0.0)
+    shown.attempts.receive(SupervisorHere("0", "a", stream=1), 0.0)
+    shown.attempts.receive(AttemptStarted("0", 0, "token-0:x"), 0.0)
     shown.scene.start("0:x", state=State())
     shown.scene.exited("0:x")
-    shown.lives.receive(LifeExited("0", 0, "token-0:x", -9, "worker 0 killed by SIGKILL"), 1.0)
+    shown.attempts.receive(AttemptExited("0", 0, "token-0:x", -9, "worker 0 killed by SIGKILL"), 1.0)
     group = shown.look()["groups"][0]
     assert (group["does"], group["more"]) == ("restarts", "worker 0 killed by SIGKILL")
-    shown.lives.receive(LifeStarted("0", 1, "next"), 2.0)
+    shown.attempts.receive(AttemptStarted("0", 1, "next"), 2.0)
     group = shown.look()["groups"][0]
     assert (group["does"], group["restarts"], group["attempt"]) == ("starts", 1, 1)
 
@@ -131,5 +131,5 @@ def test_a_member_that_dies_stays_in_the_list_unless_the_job_does_not_have_its_g
     for job in (fewer, NO_JOB):
         found = shown.look(job)
         assert (found["losses"][0]["cause"], found["counts"]["losses"]) == ("exited", {"exited": 1})
-    shown.lives.receive(SupervisorHere("1", "node-b", stream=1), 0.0)  # until its supervisor has gone, too
+    shown.attempts.receive(SupervisorHere("1", "node-b", stream=1), 0.0)  # until its supervisor has gone, too
     assert list(shown.does(fewer)) == ["0", "1"]

@@ -9,7 +9,7 @@ import pytest
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as gm
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import field_limits
 from torchft_x.rpc.codec.generic import Codec, OneOf
@@ -49,8 +49,8 @@ def test_reader_and_writer_have_the_same_fields() -> None:
 
 
 def test_a_nested_value_needs_a_codec_of_its_own() -> None:
-    with pytest.raises(KeyError, match=r"torchft_x\.Life"):
-        Codec(pb.Kin, kind(replica_id=str, life=State, boot_id=str, runs_on=bool, early=bool))
+    with pytest.raises(KeyError, match=r"torchft_x\.AttemptId"):
+        Codec(pb.Kin, kind(replica_id=str, attempt_id=State, boot_id=str, runs_on=bool, early=bool))
 
 
 def test_what_only_the_value_has_is_given() -> None:
@@ -82,4 +82,4 @@ def test_an_envelope_knows_what_is_in_it() -> None:
     assert down.decode(pb.Down(fenced=pb.Fenced(by="b"))) == gm.FencedArrived("b")
     assert down.decode(pb.Down(pong=pb.Ping())) is None
     with pytest.raises(KeyError):
-        down.encode(Life())
+        down.encode(AttemptId())

@@ -22,7 +22,7 @@ from torchft_x.core.fingerprint import Fingerprint, Trait
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, Prepared, Quorum, State
 from torchft_x.errors import TorchftXError
 from torchft_x.rpc.codec import fingerprint, messages, ranks, supervisors
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -30,7 +30,7 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
-STATE, LIFE, PREPARED = State(7, 1 << 40), Life(3, 1.5, "token"), Prepared(9, 8, (1 << 64) - 1)
+STATE, ATTEMPT_ID, PREPARED = State(7, 1 << 40), AttemptId(3, 1.5, "token"), Prepared(9, 8, (1 << 64) - 1)
 TRAITS = Fingerprint((Trait("model", "d1", "2 tensors", ("a (2,)", "b (3,)"), (0, 300)), Trait("data set", "d2", "w")))
 LEAST = Member("a:1")
 MEMBER = Member(
@@ -39,7 +39,7 @@ MEMBER = Member(
 )  # fmt: skip
 SMALL = Quorum(1, 1, 1, (LEAST,))
 QUORUM = Quorum(900, 800, 7, (LEAST, MEMBER), 12.5, 1 << 20, 120.0)
-HELLO = lm.Hello(7, "b:2", LIFE, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True)
+HELLO = lm.Hello(7, "b:2", ATTEMPT_ID, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True)
 ASK = gm.Ask(
     0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5, ("d:4",),
     ((0, 4), (6, 300)), 3,
@@ -56,8 +56,8 @@ def _bytes(message: Message) -> bytes:
 SENT: dict[str, Callable[[], bytes]] = {
     "State": lambda: _bytes(messages.STATE.encode(STATE)),
     "State, empty": lambda: _bytes(messages.STATE.encode(State())),
-    "Life": lambda: _bytes(messages.LIFE.encode(LIFE)),
-    "Life, empty": lambda: _bytes(messages.LIFE.encode(Life())),
+    "AttemptId": lambda: _bytes(messages.ATTEMPT_ID.encode(ATTEMPT_ID)),
+    "AttemptId, empty": lambda: _bytes(messages.ATTEMPT_ID.encode(AttemptId())),
     "Prepared": lambda: _bytes(messages.PREPARED.encode(PREPARED)),
     "Quorum": lambda: _bytes(messages.QUORUM.encode(QUORUM)),
     "Quorum, least": lambda: _bytes(messages.QUORUM.encode(SMALL)),
@@ -128,7 +128,7 @@ def _inside(
 
 READ: dict[str, tuple[type[Message], Read]] = {
     "State": (pb.State, messages.STATE.decode),
-    "Life": (pb.Life, messages.LIFE.decode),
+    "AttemptId": (pb.AttemptId, messages.ATTEMPT_ID.decode),
     "Prepared": (pb.Prepared, messages.PREPARED.decode),
     "Member": (pb.Member, messages.MEMBER.decode),
     "Quorum": (pb.Quorum, messages.QUORUM.decode),
@@ -157,18 +157,19 @@ READ: dict[str, tuple[type[Message], Read]] = {
         pb.SupervisorDone,
         lambda p: supervisors.SIDECAR_DONE.decode(p, sidecar="eval"),
     ),
-    "SupervisorUp.halted": (pb.LifeHalted, lambda p: supervisors.HALTED.decode(p, stream=7)),
+    "SupervisorUp.halted": (pb.AttemptHalted, lambda p: supervisors.HALTED.decode(p, stream=7)),
     **_inside(pb.SupervisorUp, lambda p: supervisors.GROUP_UP.decode(p, group="g"), "started exited done"),
     **_inside(
         pb.SupervisorUp, lambda p: supervisors.node_event(7, p), "ready started ended done ping", after=", of a node"
     ),
     **_inside(pb.SupervisorDown, lambda p: supervisors.NODE_DOWN.decode(p, session=7), "begin over"),
-    "SupervisorDown.next": (pb.NextLife, supervisors.next_from_proto),
+    "SupervisorDown.next": (pb.NextAttempt, supervisors.next_from_proto),
 }
 """How each message is read, by name."""
 
 HONEST: dict[str, object] = {
-    "replica_id": "a:1", "group": "g", "host": "h", "life": "token", "reason": "new", "meeting": "h:1", "nodes": 2,
+    "replica_id": "a:1", "group": "g", "host": "h", "attempt_token": "token", "reason": "new", "meeting": "h:1",
+    "nodes": 2,
     "name": "model", "digest": "d", "words": "w", "quorum_id": 5, "holds": 1,
     "held": [2, 4],
 }  # fmt: skip
@@ -278,7 +279,7 @@ def test_the_same_bytes_are_sent_and_the_same_is_made_of_what_arrives(golden: Go
     ("name", "value"),
     [
         ("State", STATE),
-        ("Life", LIFE),
+        ("AttemptId", ATTEMPT_ID),
         ("Prepared", PREPARED),
         ("Quorum", QUORUM),
         ("Quorum, least", SMALL),

@@ -9,7 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from tests.unit.rpc.support import LOCAL, Asking, Watched, asking, channel, client, group, life, lighthouse, members
+from tests.unit.rpc.support import (
+    LOCAL,
+    Asking,
+    Watched,
+    asking,
+    attempt_id,
+    channel,
+    client,
+    group,
+    lighthouse,
+    members,
+)
 from tests.util import scaled, wait_for
 from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.types import JoinReason, State
@@ -177,16 +188,16 @@ def test_a_lighthouse_that_comes_back_is_found_again_and_the_step_goes_on() -> N
             assert second.id > quorum.id
 
 
-def test_a_newer_life_fences_the_older() -> None:
-    with lighthouse() as lh, group("a:old", lh.address(), life=life(0)) as old:
+def test_a_newer_attempt_fences_the_older() -> None:
+    with lighthouse() as lh, group("a:old", lh.address(), attempt_id=attempt_id(0)) as old:
         watched = Watched()
         old.watch(watched.on_revoked, watched.on_end)
-        with group("a:new", lh.address(), life=life(1)):
-            wait_for(lambda: watched.ends, what="the older life to be told")
+        with group("a:new", lh.address(), attempt_id=attempt_id(1)):
+            wait_for(lambda: watched.ends, what="the older attempt to be told")
             assert watched.ends[0][1] is True
             with pytest.raises(FencedError, match="a:new"):
                 old.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
-            with pytest.raises(FencedError), group("a:old2", lh.address(), life=life(0)):
+            with pytest.raises(FencedError), group("a:old2", lh.address(), attempt_id=attempt_id(0)):
                 pass
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.support import LOCAL, group, is_marked, known, life, lighthouse
+from tests.unit.rpc.support import LOCAL, attempt_id, group, is_marked, known, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -25,26 +25,26 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
     first.shutdown()
     supervisor.started(0, "token")
     supervisor.exited(0, "token", 1, "exit code 1")
-    with lighthouse(bind=bind) as second, group("a:1", second.address(), life=life(0, "token")):
+    with lighthouse(bind=bind) as second, group("a:1", second.address(), attempt_id=attempt_id(0, "token")):
         wait_for(lambda: second.status()["announced"] == ["a"], what="the supervisor to come back")
         supervisor.exited(0, "token", 1, "exit code 1")
 
-        wait_for(lambda: is_marked(second, "a:1", "over"), what="the end of that life to be known")
+        wait_for(lambda: is_marked(second, "a:1", "over"), what="the end of that attempt to be known")
         supervisor.close()
         wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
 
 
 def test_every_end_is_told_again_however_many_there_were() -> None:
     """Somebody may wait for the proof of any of them, for as long as a lease lasts."""
-    supervisor, lives = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot"), KEPT_EXITS + 5
-    for i in range(lives):
+    supervisor, attempts = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot"), KEPT_EXITS + 5
+    for i in range(attempts):
         supervisor.exited(i, f"token-{i}", -9, "killed by SIGKILL")
     wait_for(lambda: (len(supervisor._reports), len(supervisor._ends)) == (KEPT_EXITS, 5), what="the ends to be kept")
     sent: list[bytes] = []
     supervisor._send = sent.append  # type: ignore[method-assign]
     supervisor._up()
     ends = [pb.SupervisorUp.FromString(data).exited for data in sent]
-    assert {e.life: e.code for e in ends} == {f"token-{i}": -9 for i in range(lives)}
+    assert {e.attempt_token: e.code for e in ends} == {f"token-{i}": -9 for i in range(attempts)}
     supervisor.close(flush=0.0)
 
 
@@ -75,12 +75,12 @@ def test_a_supervisor_that_replaces_another_is_told_to_go_on_counting() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_supervisor_whose_life_was_fenced_is_told_what_is_above_the_other(nodes: int) -> None:
-    """The lighthouse is a new one, and a life of a supervisor before this one comes back after the welcome."""
+def test_a_supervisor_whose_attempt_was_fenced_is_told_what_is_above_the_other(nodes: int) -> None:
+    """The lighthouse is a new one, and an attempt of a supervisor before this one comes back after the welcome."""
     with lighthouse() as lh, supervisor(lh.address(), nodes=nodes) as (client, told, _):
         wait_for(lambda: told == [0], what="the first number")
-        with group("ddp_0:old", lh.address(), life=life(3)):
-            wait_for(lambda: known(lh), what="the older life")
+        with group("ddp_0:old", lh.address(), attempt_id=attempt_id(3)):
+            wait_for(lambda: known(lh), what="the older attempt")
             report = client.exited if nodes == 1 else client.ended
             report(0, "token", 1, "fenced")
             wait_for(lambda: told == [0, 4], what="the number above it")
@@ -126,8 +126,8 @@ def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
         wait_for(lambda: "eval" in lh.status()["sidecars"], what="the sidecar to be known")
         assert lh.status()["announced"] == []
         wait_for(lambda: made.away() == 0.0, what="the lighthouse's answer to be heard")
-        made.started(0, "life")
-        made.exited(0, "life", 1, "exit code 1")
+        made.started(0, "attempt")
+        made.exited(0, "attempt", 1, "exit code 1")
         made.done(1, "it gave up")
         made.close(scaled(10))
         assert lh.status()["sidecars"]["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}

@@ -153,9 +153,9 @@ def test_a_failed_configure_is_the_steps_error(guard: StepFailures, pg: FakeGrou
 
 def test_the_end_of_the_group_is_raised_from_then_on(guard: StepFailures) -> None:
     guard.raise_if_ended()
-    guard.on_end("a newer life is here", True)
+    guard.on_end("a newer attempt is here", True)
     for _ in range(2):
-        with pytest.raises(FencedError, match="newer life"):
+        with pytest.raises(FencedError, match="newer attempt"):
             guard.raise_if_ended()
 
 

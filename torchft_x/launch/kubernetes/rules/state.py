@@ -61,8 +61,8 @@ def newest(pods: Iterable[Json]) -> Json | None:
     )
 
 
-def life(pod: Json) -> tuple[str, int]:
-    """Return an identifier of the container's present life: the pod's uid and the number of restarts."""
+def container_attempt(pod: Json) -> tuple[str, int]:
+    """Return an identifier of the container's present attempt: the pod's uid and the number of restarts."""
     return str(_meta(pod).get("uid")), int(_container(pod).get("restartCount", 0))
 
 

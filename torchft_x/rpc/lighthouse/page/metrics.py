@@ -25,7 +25,7 @@ _COUNTERS = {
     "refusals": ("torchft_x_refusals", "Members that were turned away."),
     "new_lineages": ("torchft_x_new_lineages", "Times that nobody held the newest state any more."),
     "undone_steps": ("torchft_x_undone_steps", "Committed steps that were lost with all groups that held them."),
-    "restarts": ("torchft_x_restarts", "Lives of groups after the first, of all groups."),
+    "restarts": ("torchft_x_restarts", "Attempts after the first, of all groups."),
     "commits": ("torchft_x_commits", "Commits of all groups: a step of four groups is four."),
     "dropped_steps": (
         "torchft_x_dropped_steps",

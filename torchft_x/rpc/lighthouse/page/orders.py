@@ -12,7 +12,7 @@ from torchft_x.core.job.orders import EVERY, KINDS, Order, Orders, OrderTarget
 from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
-from torchft_x.observe.view.lives import AttemptTable
+from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
@@ -28,13 +28,13 @@ class OrderDesk:
 
     def __init__(
         self,
-        lives: AttemptTable,
+        attempts: AttemptTable,
         token: str | None,
         send: Callable[[Order], None],
         addresses: Callable[[str], Iterable[str]],
         note: Callable[[str], None],
     ) -> None:
-        self._lives = lives
+        self._attempts = attempts
         self._token = token  # None: all orders are refused
         self._send = send
         self._addresses = addresses
@@ -67,10 +67,10 @@ class OrderDesk:
             raise RefusedError(f"There is no order {kind!r:.50}; the orders are {', '.join(KINDS)}.")
         if group == EVERY and kind != "kill":
             return self._give_all(kind)
-        lives, addresses = self._lives.get(group), tuple(self._addresses(group))
-        if lives is None and not addresses:
+        attempts, addresses = self._attempts.get(group), tuple(self._addresses(group))
+        if attempts is None and not addresses:
             raise RefusedError(f"There is no group {group!r:.200} here.")
-        order = self._orders.give(kind, _asked(group, self._lives, bool(addresses)))
+        order = self._orders.give(kind, _asked(group, self._attempts, bool(addresses)))
         if order is not None:
             self._send(order)
         else:
@@ -84,7 +84,8 @@ class OrderDesk:
         """Pause or resume the job: order all groups with a connected supervisor at once.
 
         So those with older states wait for those that hold the newest."""
-        known = [_asked(g.group, self._lives, reachable=False) for g in self._lives if g.here and g.finished is None]
+        active = [g.group for g in self._attempts if g.here and g.finished is None]
+        known = [_asked(group, self._attempts, reachable=False) for group in active]
         resting = [a.rests or a.group in self._orders.drained for a in known]
         chosen = [a for a, rests in zip(known, resting, strict=True) if rests is (kind == "resume")]
         if not chosen:
@@ -126,8 +127,9 @@ _SENTENCES = {
 }
 
 
-def _asked(group: str, lives: AttemptTable, reachable: bool) -> OrderTarget:
-    known = lives.get(group)
+def _asked(group: str, attempts: AttemptTable, reachable: bool) -> OrderTarget:
+    known = attempts.get(group)
     if known is None:
         return OrderTarget(group, False, "", False, False, False, reachable)
-    return OrderTarget(group, known.here, known.life, known.alive, known.rests, known.finished is not None, reachable)
+    token, finished = known.attempt_token, known.finished is not None
+    return OrderTarget(group, known.here, token, known.alive, known.rests, finished, reachable)

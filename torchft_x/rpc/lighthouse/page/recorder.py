@@ -14,11 +14,11 @@ from typing import Any
 from torchft_x._version import __version__
 from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.job import GroupRests, LifeExited, RosterEvent
+from torchft_x.core.messages.job import AttemptExited, GroupRests, RosterEvent
 from torchft_x.core.messages.lighthouse import Issue
+from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.observe.view.facts import Copy, Facts, Tally
 from torchft_x.observe.view.history import History
-from torchft_x.observe.view.lives import AttemptTable
 from torchft_x.observe.view.overview import Job, overview
 from torchft_x.observe.view.step_rate import StepRate
 
@@ -36,7 +36,7 @@ class Recorder:
         self._machine = machine
         self._job = job
         self.history = History()
-        self.lives = AttemptTable()
+        self.attempts = AttemptTable()
         self.tally = Tally()
         self._copies: dict[str, tuple[float, Copy]] = {}  # by replica id: time of the report (monotonic), the copy
         self.job = ""  # the job's name; '': unknown
@@ -66,8 +66,8 @@ class Recorder:
     def receive(self, event: RosterEvent) -> None:
         """Record a supervisor's report."""
         t = time.time()
-        self.lives.receive(event, t)
-        if isinstance(event, LifeExited):
+        self.attempts.receive(event, t)
+        if isinstance(event, AttemptExited):
             self.history.exited(event.group, event.reason, t)
         elif isinstance(event, GroupRests):
             self._stale = float("-inf")
@@ -109,7 +109,7 @@ class Recorder:
         made = overview(
             self._machine.view(began),
             self.history,
-            self.lives,
+            self.attempts,
             self._job(),
             self.tally,
             {who: copy for who, (_, copy) in self._copies.items()},

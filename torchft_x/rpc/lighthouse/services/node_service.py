@@ -73,7 +73,7 @@ class NodeService:
 
     def _carry_out(self, effects: Iterable[n.NodeEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, (r.LifeStarted, r.LifeExited)):
+            if isinstance(effect, (r.AttemptStarted, r.AttemptExited)):
                 self._feed_group(effect)
             elif isinstance(effect, Note):
                 self._note(effect)
@@ -81,9 +81,9 @@ class NodeService:
                 self._tell(self._streams[effect.session][0], effect)
 
     def _tell(self, stream: Stream, effect: n.NodeEffect) -> None:
-        if isinstance(effect, (n.SendBegin, n.SendLifeOver, n.SendStop)):
+        if isinstance(effect, (n.SendBegin, n.SendAttemptOver, n.SendStop)):
             if isinstance(effect, n.SendBegin):
-                self._confirm()  # two lighthouses must not start two lives of one group
+                self._confirm()  # two lighthouses must not start two attempts of one group
             stream.send(supervisors.NODE_DOWN.encode(effect).SerializeToString())
         elif isinstance(effect, n.CloseStream):
             stream.finish()

@@ -37,7 +37,7 @@ class SidecarService:
         self._feed(c.SidecarHere(name, host, key))
 
     def receive(self, key: int, up: pb.SupervisorUp) -> None:
-        """Take a message after the hello, and ignore starts and exits of the sidecar's lives. Raises `RefusedError`."""
+        """Take a message after the hello, and ignore starts and exits of its attempts. Raises `RefusedError`."""
         kind = up.WhichOneof("kind")
         if kind == "done":
             self._feed(supervisors.SIDECAR_DONE.decode(up.done, sidecar=self._streams[key][1]))

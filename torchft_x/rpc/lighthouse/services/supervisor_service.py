@@ -1,7 +1,7 @@
 """The lighthouse's service for supervisors: those of groups, on one node or several, and those of sidecars.
 
-Their streams become events of the lighthouse's machine, which learns which lives have ended, and of the roster, which
-decides when the job is over. Everything happens on the loop's thread.
+Their streams become events of the lighthouse's machine, which learns which attempts have ended, and of the roster,
+which decides when the job is over. Everything happens on the loop's thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LighthouseCallbacks:
     feed: Callable[[m.LighthouseEvent], None]
     """Delivers an event to the lighthouse's machine."""
     next_attempt: Callable[[str], int]
-    """Returns the number of a group's next life, see `Lighthouse.next_attempt`."""
+    """Returns the number of a group's next attempt, see `Lighthouse.next_attempt`."""
     note: Callable[[Note], None]
     """Logs a note."""
     on_verdict: Callable[[int, str], None]
@@ -105,10 +105,10 @@ class SupervisorService:
         self._nodes.tick()
         self._feed_roster(Tick())
 
-    def on_issued(self, lives: Callable[[], frozenset[str]]) -> None:
-        """Tell the roster that a quorum was issued; `lives` returns the tokens of its lives."""
+    def on_issued(self, attempt_tokens: Callable[[], frozenset[str]]) -> None:
+        """Tell the roster that a quorum was issued; `attempt_tokens` returns those of its members."""
         if self._roster is not None:
-            self._feed_roster(j.QuorumIssued(lives()))
+            self._feed_roster(j.QuorumIssued(attempt_tokens()))
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
@@ -195,19 +195,19 @@ class SupervisorService:
             )
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
-        """Send the number of the group's next life if it is above the one that the supervisor will use by itself."""
+        """Send the number of the group's next attempt if it is above the one that the supervisor will use by itself."""
         attempt = self._callbacks.next_attempt(group)
         if attempt > above:
-            stream.send(pb.SupervisorDown(next=pb.NextLife(attempt=attempt)).SerializeToString())
+            stream.send(pb.SupervisorDown(next=pb.NextAttempt(attempt=attempt)).SerializeToString())
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _feed_group(self, event: j.RosterEvent, stream: int = 0) -> None:
         """Deliver an event of a group as a whole to the lighthouse's machine and to the roster."""
-        if isinstance(event, j.LifeStarted):
-            self._callbacks.feed(m.LifeBegun(event.group, event.attempt, event.life, stream))
-        elif isinstance(event, j.LifeExited):
-            self._callbacks.feed(m.LifeEnded(event.life, event.code))
+        if isinstance(event, j.AttemptStarted):
+            self._callbacks.feed(m.AttemptBegun(event.group, event.attempt, event.attempt_token, stream))
+        elif isinstance(event, j.AttemptExited):
+            self._callbacks.feed(m.AttemptEnded(event.attempt_token, event.code))
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:

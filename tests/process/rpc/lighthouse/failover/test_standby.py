@@ -245,15 +245,15 @@ def test_a_standby_that_is_told_to_stop_ends(houses: tuple[House, House]) -> Non
 
 
 def test_groups_and_nodes_of_one_group_go_on_at_the_one_that_serves_next(houses: tuple[House, House]) -> None:
-    """The nodes begin their next life together."""
+    """The nodes begin their next attempt together."""
     first, second = houses
     both = f"{second.bind.url},{first.bind.url}"
     zero, one = Supervisor(both, 0), Supervisor(both, 1)
     try:
         zero.ready()
         one.ready()
-        attempt, life, _ = zero.next("begun")
-        assert one.next("begun")[:2] == (attempt, life)
+        attempt, old, _ = zero.next("begun")
+        assert one.next("begun")[:2] == (attempt, old)
         with group("a:1", both) as a, group("b:1", both) as b:
             asks = [Asking(a), Asking(b)]
             quorum = asks[0].result().quorum
@@ -268,14 +268,14 @@ def test_groups_and_nodes_of_one_group_go_on_at_the_one_that_serves_next(houses:
             assert later.id > quorum.id
             assert [m.replica_id for m in later.members] == ["a:1", "b:1"]
         zero.ended(-9)
-        assert one.next("overs")[:2] == (life, -9)
+        assert one.next("overs")[:2] == (old, -9)
         one.ended(-15, "told to end")
         for node in (zero, one):
             node.ready(attempt + 1)
         number, token, _ = zero.next("begun", 2)
         assert one.next("begun", 2)[:2] == (number, token)
         assert number > attempt
-        assert token != life
+        assert token != old
     finally:
         close(zero, one)
 

@@ -283,7 +283,7 @@ def test_of_a_group_over_several_nodes_only_the_silent_one_is_excluded() -> None
     assert action.exclude == ("n3",)
 
 
-def test_the_replaced_incarnation_is_cancelled_whoever_replaced_it() -> None:
+def test_the_replaced_attempt_is_cancelled_whoever_replaced_it() -> None:
     now = manifest(part(0), part(1, job="40_1", ticket="t2", earlier=("31_1",)))
     rows = [row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
     rules = Restarts()

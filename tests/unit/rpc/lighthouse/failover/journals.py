@@ -6,12 +6,15 @@ from pathlib import Path
 
 from tests.unit.core.scene import member, quorum
 from torchft_x.core.journal import JournalEntry, MemberEntry
-from torchft_x.core.types import Life, Quorum, State
+from torchft_x.core.types import AttemptId, Quorum, State
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents, fingerprint, open_journal
 
 RUN = fingerprint("secret", "job")
-KIN = (MemberEntry("a:1", Life(2, 5.0, "token-a"), "boot"), MemberEntry("b:1", Life(0, 1.0, "token-b"), "boot"))
+KIN = (
+    MemberEntry("a:1", AttemptId(2, 5.0, "token-a"), "boot"),
+    MemberEntry("b:1", AttemptId(0, 1.0, "token-b"), "boot"),
+)
 
 
 def made(id: int = 7, members: int = 2, **fields: object) -> Quorum:

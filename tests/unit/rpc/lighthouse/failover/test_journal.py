@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.rpc.lighthouse.failover.journals import KIN, RUN, keep, made, opened, read
 from torchft_x.core.journal import Absent, Departure, JournalEntry
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import AttemptId, State
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse.failover.journal import JournalContents, fingerprint, open_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -53,7 +53,7 @@ def test_a_grant_that_grows_is_kept_alone_with_the_end_of_leases_and_the_newest_
 
 
 def test_who_is_in_the_job_and_who_has_left_it_is_kept(tmp_path: Path) -> None:
-    value, left = made(8), (Departure("a:1", Life(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
+    value, left = made(8), (Departure("a:1", AttemptId(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
     last = JournalEntry(value, 4, KIN, leased=100.5, left=left, job=("a", "b"))
     kept(tmp_path, JournalEntry(value, 4, KIN), last)
     assert read(tmp_path).entry == last
@@ -98,7 +98,7 @@ def test_the_older_one_counts_until_the_newer_is_complete(tmp_path: Path) -> Non
 
 def test_supervisors_that_are_done_are_kept_beside_it(tmp_path: Path) -> None:
     journal = opened(tmp_path)
-    done = pb.Done(group="0", host="h", nodes=1, code=0, sentence="finished", life="x", together=["x", "y"])
+    done = pb.Done(group="0", host="h", nodes=1, code=0, sentence="finished", attempt_token="x", together=["x", "y"])
     journal.keep_done(done)
     journal.close()
     again = opened(tmp_path)

@@ -112,7 +112,7 @@ def test_one_that_gives_it_back_is_followed_at_once(bench: Bench) -> None:
     assert bench.now == 0.0
 
 
-def test_a_next_life_of_the_holder_follows_at_once(bench: Bench) -> None:
+def test_a_next_attempt_of_the_holder_follows_at_once(bench: Bench) -> None:
     bench.held()
     assert bench.lease("a").acquire(bench.wait) == LeaseEntry(2, 0, "a")
     assert bench.now == 0.0

@@ -93,7 +93,7 @@ def test_where_there_are_journals_no_lease_begins_anew(tmp_path: Path, make: boo
     assert (made.epoch, bool(made.owner)) == (3, True)
 
 
-def test_where_nothing_is_any_more_a_next_life_makes_nothing(tmp_path: Path) -> None:
+def test_where_nothing_is_any_more_a_next_attempt_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_lease(tmp_path / "lease", make=False)
     assert os.listdir(tmp_path) == []

@@ -41,14 +41,14 @@ def test_a_supervisor_that_is_done_takes_no_orders() -> None:
 DRAIN = ("drain", "", "drained by request")
 
 
-def test_a_kill_names_the_life_that_runs() -> None:
+def test_a_kill_names_the_attempt_that_runs() -> None:
     with served(groups=("0", "1")) as page, supervisor(page) as (client, heard):
-        client.started(0, "life-0")
+        client.started(0, "attempt-0")
         wait_for(lambda: page.groups()["0"]["supervised"], 5.0, "the supervisor")
-        answer = wait_for(lambda: (a := page.order("kill", "0")).status == 200 and a, 5.0, "the life to be known")
+        answer = wait_for(lambda: (a := page.order("kill", "0")).status == 200 and a, 5.0, "the attempt to be known")
         assert answer.json["done"].startswith("Group 0 is killed by request")
-        wait_for(lambda: heard == [("kill", "life-0", "killed by request")], 5.0, "the order")
-        client.exited(0, "life-0", -9, "killed by request")
+        wait_for(lambda: heard == [("kill", "attempt-0", "killed by request")], 5.0, "the order")
+        client.exited(0, "attempt-0", -9, "killed by request")
         wait_for(lambda: page.order("kill", "0").status == 409, 5.0, "nothing to kill any more")
         wait_for(lambda: page.groups()["0"]["does"] == "restarts", 5.0, "that to be shown")
 
@@ -56,13 +56,13 @@ def test_a_kill_names_the_life_that_runs() -> None:
 def test_a_group_that_was_drained_rests_whoever_comes() -> None:
     with served(groups=("0", "1")) as page:
         with supervisor(page) as (client, heard):
-            client.started(0, "life-0")
+            client.started(0, "attempt-0")
             wait_for(lambda: page.groups()["0"]["supervised"], 5.0, "the supervisor")
             assert page.order("drain", "0").status == 200
             assert page.order("drain", "0").status == 409
             wait_for(lambda: heard == [DRAIN], 5.0, "the order")
             wait_for(lambda: page.groups()["0"]["does"] == "drains", 5.0, "that to be shown")
-            client.exited(0, "life-0", 143, "drained by request")
+            client.exited(0, "attempt-0", 143, "drained by request")
             client.rests(True)
             wait_for(lambda: page.groups()["0"]["does"] == "drained", 5.0, "its rest")
             assert "0" not in page.status()["announced"]  # nobody waits for it
@@ -72,14 +72,14 @@ def test_a_group_that_was_drained_rests_whoever_comes() -> None:
             assert page.order("resume", "0").status == 200
             wait_for(lambda: heard[-1][0] == "resume", 5.0, "the order")
             client.rests(False)
-            client.started(1, "life-1")
-            wait_for(lambda: page.groups()["0"]["does"] == "starts", 5.0, "its next life")
+            client.started(1, "attempt-1")
+            wait_for(lambda: page.groups()["0"]["does"] == "starts", 5.0, "its next attempt")
 
 
 def test_a_job_is_paused_and_resumed_as_a_whole() -> None:
     with served(groups=("0", "1")) as page, supervisor(page) as (zero, of_0), supervisor(page, "1") as (one, of_1):
-        for client, life in ((zero, "life-0"), (one, "life-1")):
-            client.started(0, life)
+        for client, token in ((zero, "attempt-0"), (one, "attempt-1")):
+            client.started(0, token)
         wait_for(lambda: all(page.groups()[g]["supervised"] for g in "01"), 5.0, "the supervisors")
         assert page.order("drain", "0").status == 200
         assert page.order("drain", "*").json["done"].startswith("The job is paused by request: groups 1 leave at")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.observe.view.test_overview import NO_JOB
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
-from torchft_x.core.messages.job import GroupRests, LifeExited, LifeStarted, SupervisorHere
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, GroupRests, SupervisorHere
 from torchft_x.rpc.lighthouse.page import recorder as module
 from torchft_x.rpc.lighthouse.page.recorder import FRESH, Recorder
 
@@ -47,8 +47,8 @@ def test_all_readers_share_one_overview_for_a_while(clock: list[float]) -> None:
 def test_what_supervisors_say_is_kept(clock: list[float]) -> None:
     recorder, _ = made(clock)
     recorder.receive(SupervisorHere("0", "a", stream=1))
-    recorder.receive(LifeStarted("0", 0, "x"))
-    recorder.receive(LifeExited("0", 0, "x", 1, "exited with code 1"))
+    recorder.receive(AttemptStarted("0", 0, "x"))
+    recorder.receive(AttemptExited("0", 0, "x", 1, "exited with code 1"))
     assert [(g["group"], g["does"]) for g in recorder.value()["groups"]] == [("0", "restarts")]
     recorder.receive(GroupRests("0", True))  # what was asked for is shown at once
     assert [g["does"] for g in recorder.value()["groups"]] == ["drained"]

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import group
 from tests.util import wait_for
-from torchft_x.core.types import Life
+from torchft_x.core.types import AttemptId
 from torchft_x.rpc.lighthouse.page.routes import page as the_page
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
@@ -88,7 +88,7 @@ def test_a_body_that_is_none(page: Served, body: bytes) -> None:
 
 
 def test_a_hostile_name_is_text(page: Served) -> None:
-    with group(f"{HOSTILE}:1", page.address, token=TOKEN, life=Life()):
+    with group(f"{HOSTILE}:1", page.address, token=TOKEN, attempt_id=AttemptId()):
         wait_for(lambda: HOSTILE in page.groups(), 5.0, "the group")
         assert page.ask("/status.json").headers["content-type"] == "application/json"
         assert json.loads(page.ask("/status.json").body)["groups"][0]["group"] == HOSTILE

@@ -1,4 +1,4 @@
-"""Groups and their lives, the quorums, and the activities of each group over time."""
+"""Groups and their attempts, the quorums, and the activities of each group over time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from torchft_x.observe.console import by_number
 from torchft_x.observe.run.reading import Log, Note
-from torchft_x.observe.run.values import Group, Life, Quorum, Span
+from torchft_x.observe.run.values import AttemptSummary, Group, Quorum, Span
 
 
 @dataclass(eq=False)
-class _Life:
-    """A `Life` under construction. Times are seconds of the run's common clock."""
+class _Draft:
+    """An `AttemptSummary` under construction. Times are seconds of the run's common clock."""
 
     group: str
-    attempt: int
+    number: int
     replica_id: str = ""
     started: float | None = None
     joined: float | None = None
@@ -26,12 +26,12 @@ class _Life:
     code: int | None = None
     reason: str = ""
 
-    def done(self) -> Life:
+    def done(self) -> AttemptSummary:
         first = [log.commits.t[0] + log.shift for log in self.logs if log.commits]
         last = [log.commits.t[-1] + log.shift for log in self.logs if log.commits]
-        return Life(
+        return AttemptSummary(
             group=self.group,
-            attempt=self.attempt,
+            number=self.number,
             replica_id=self.replica_id,
             started=self.started,
             joined=self.joined,
@@ -45,51 +45,51 @@ class _Life:
         )
 
 
-def lives(logs: Sequence[Log], notes: Sequence[Note]) -> list[Life]:
-    """Return the lives of all groups, in the order of their beginning."""
-    found: dict[tuple[str, int, str], _Life] = {}
-    by_attempt: dict[tuple[str, int], _Life] = {}
+def attempts(logs: Sequence[Log], notes: Sequence[Note]) -> list[AttemptSummary]:
+    """Return the attempts of all groups, in the order of their beginning."""
+    found: dict[tuple[str, int, str], _Draft] = {}
+    by_attempt: dict[tuple[str, int], _Draft] = {}
     for log in logs:
         if log.role != "trainer":
             continue
-        life = found.setdefault(
+        attempt = found.setdefault(
             (log.group, log.attempt, log.replica_id if log.rank == 0 else ""),
-            _Life(log.group, log.attempt, log.replica_id),
+            _Draft(log.group, log.attempt, log.replica_id),
         )
         if log.rank == 0:
-            life.logs.append(log)
+            attempt.logs.append(log)
     whole = {key[:2] for key in found if key[2]}
     for key in [
         key for key in found if not key[2] and key[:2] in whole
-    ]:  # entries of ranks above 0, whose life is known from rank 0
+    ]:  # entries of ranks above 0, whose attempt is known from rank 0
         del found[key]
-    for (group, attempt, _), life in found.items():
-        by_attempt[group, attempt] = life
+    for (group, number, _), attempt in found.items():
+        by_attempt[group, number] = attempt
     for note in notes:
         _take(note, found, by_attempt)
-    made = {id(life): life for life in (*found.values(), *by_attempt.values())}
-    return sorted((life.done() for life in made.values()), key=_begin)
+    made = {id(attempt): attempt for attempt in (*found.values(), *by_attempt.values())}
+    return sorted((attempt.done() for attempt in made.values()), key=_begin)
 
 
-def _take(note: Note, found: dict[tuple[str, int, str], _Life], by_attempt: dict[tuple[str, int], _Life]) -> None:
+def _take(note: Note, found: dict[tuple[str, int, str], _Draft], by_attempt: dict[tuple[str, int], _Draft]) -> None:
     log = note.log
     if log.role == "supervisor" and note.name in ("start", "exit") and log.group:
-        attempt = note.of.get("attempt", 0)
-        life = by_attempt.setdefault((log.group, attempt), _Life(log.group, attempt))
+        number = note.of.get("attempt", 0)
+        attempt = by_attempt.setdefault((log.group, number), _Draft(log.group, number))
         if note.name == "start":
-            life.started = note.t if life.started is None else life.started
-        elif life.ended is None:
-            life.ended, life.code, life.reason = note.t, note.of.get("code"), note.of.get("reason", "")
+            attempt.started = note.t if attempt.started is None else attempt.started
+        elif attempt.ended is None:
+            attempt.ended, attempt.code, attempt.reason = note.t, note.of.get("code"), note.of.get("reason", "")
     elif log.role == "trainer":
-        life = found.get((log.group, log.attempt, log.replica_id)) or by_attempt[log.group, log.attempt]
+        attempt = found.get((log.group, log.attempt, log.replica_id)) or by_attempt[log.group, log.attempt]
         if note.name == "joined":
-            life.joined = note.t if life.joined is None else life.joined
+            attempt.joined = note.t if attempt.joined is None else attempt.joined
         elif note.name in ("heal_end", "restored") and log.rank == 0:
-            life.healed = note.t if life.healed is None else life.healed
+            attempt.healed = note.t if attempt.healed is None else attempt.healed
 
 
-def _begin(life: Life) -> float:
-    known = (life.started, life.joined, life.first_commit, life.ended)
+def _begin(attempt: AttemptSummary) -> float:
+    known = (attempt.started, attempt.joined, attempt.first_commit, attempt.ended)
     return min((t for t in known if t is not None), default=0.0)
 
 
@@ -125,11 +125,11 @@ def quorums(notes: Iterable[Note]) -> list[Quorum]:
     return made
 
 
-def groups(logs: Sequence[Log], every: Sequence[Life], made: Sequence[Quorum], ended: float) -> list[Group]:
+def groups(logs: Sequence[Log], every: Sequence[AttemptSummary], made: Sequence[Quorum], ended: float) -> list[Group]:
     """Return the groups in the order of their numbers. `ended`: time of the run's newest event."""
-    of: dict[str, list[Life]] = defaultdict(list)
-    for life in every:
-        of[life.group].append(life)
+    of: dict[str, list[AttemptSummary]] = defaultdict(list)
+    for attempt in every:
+        of[attempt.group].append(attempt)
     out = _absences(made, ended)
     sent: dict[str, float] = defaultdict(float)
     ranks: dict[str, set[int]] = defaultdict(set)
@@ -141,9 +141,9 @@ def groups(logs: Sequence[Log], every: Sequence[Life], made: Sequence[Quorum], e
         Group(
             name=name,
             workers=len(ranks[name]),
-            lives=tuple(of[name]),
-            spans=tuple(s for life in of[name] for s in _spans(life, out.get(life.replica_id, []), ended)),
-            commits=sum(life.commits for life in of[name]),
+            attempts=tuple(of[name]),
+            spans=tuple(s for attempt in of[name] for s in _spans(attempt, out.get(attempt.replica_id, []), ended)),
+            commits=sum(attempt.commits for attempt in of[name]),
             bytes=sent[name],
         )
         for name in by_number(set(of))
@@ -151,7 +151,7 @@ def groups(logs: Sequence[Log], every: Sequence[Life], made: Sequence[Quorum], e
 
 
 def _absences(made: Sequence[Quorum], ended: float) -> dict[str, list[tuple[float, float]]]:
-    """Return the times in which a life was in no quorum after it had been in one, by replica id."""
+    """Return the times in which an attempt was in no quorum after it had been in one, by replica id."""
     gone: dict[str, float] = {}
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     before: set[str] = set()
@@ -167,21 +167,22 @@ def _absences(made: Sequence[Quorum], ended: float) -> dict[str, list[tuple[floa
     return found
 
 
-def _spans(life: Life, out: Sequence[tuple[float, float]], ended: float) -> list[Span]:
-    end = next((t for t in (life.ended, life.last_commit) if t is not None), ended)
+def _spans(attempt: AttemptSummary, out: Sequence[tuple[float, float]], ended: float) -> list[Span]:
+    end = next((t for t in (attempt.ended, attempt.last_commit) if t is not None), ended)
     spans = []
-    if life.started is not None:
-        spans.append(Span(begin=life.started, end=_least(life.joined, life.first_commit, end), what="starting"))
-    if life.joined is not None:
-        spans.append(Span(begin=life.joined, end=_least(life.first_commit, end), what="joining"))
-    if life.first_commit is None or life.last_commit is None:
+    if attempt.started is not None:
+        joined = _least(attempt.joined, attempt.first_commit, end)
+        spans.append(Span(begin=attempt.started, end=joined, what="starting"))
+    if attempt.joined is not None:
+        spans.append(Span(begin=attempt.joined, end=_least(attempt.first_commit, end), what="joining"))
+    if attempt.first_commit is None or attempt.last_commit is None:
         return [s for s in spans if s.end > s.begin]
-    at = life.first_commit
+    at = attempt.first_commit
     for begin, until in out:
-        if begin < life.last_commit and until > life.first_commit:
+        if begin < attempt.last_commit and until > attempt.first_commit:
             spans += [Span(begin=at, end=begin, what="training"), Span(begin=begin, end=until, what="out")]
             at = until
-    spans.append(Span(begin=at, end=life.last_commit, what="training"))
+    spans.append(Span(begin=at, end=attempt.last_commit, what="training"))
     return [s for s in spans if s.end > s.begin]
 
 

@@ -1,4 +1,4 @@
-"""Record what supervisors report of their groups: hosts, number of starts, and the end of the newest life."""
+"""Record what supervisors report of their groups: hosts, number of starts, and the end of the newest attempt."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torchft_x.core.messages.job import (
+    AttemptExited,
+    AttemptStarted,
     GroupRests,
-    LifeExited,
-    LifeStarted,
     RosterEvent,
     SupervisorFinished,
     SupervisorGone,
@@ -20,19 +20,19 @@ MOST = 4096
 
 
 @dataclass(slots=True)
-class GroupLives:
+class GroupAttempts:
     """One group, as its supervisors report it. Times are unix seconds."""
 
     group: str
     streams: dict[int, int] = field(default_factory=dict)  # open stream -> node
     hosts: dict[int, str] = field(default_factory=dict)  # node -> host of its newest supervisor
-    life: str = ""  # token of the newest life
-    attempt: int = 0  # attempt of the newest life
-    starts: int = 0  # number of lives that were reported to this lighthouse
-    alive: bool = False  # whether the newest life runs
+    attempt_token: str = ""  # token of the newest attempt
+    attempt: int = 0  # number of the newest attempt
+    starts: int = 0  # number of attempts that were reported to this lighthouse
+    alive: bool = False  # whether the newest attempt runs
     since: float = 0.0  # time of the last change of `alive`, `finished` or `rests`
-    code: int = 0  # exit code of the newest life that has ended
-    reason: str = ""  # how that life ended
+    code: int = 0  # exit code of the newest attempt that has ended
+    reason: str = ""  # how that attempt ended
     finished: tuple[int, str] | None = None  # code and sentence, once the supervisor is done with the group
     rests: bool = False  # whether the group is drained: not restarted until a person resumes it
 
@@ -53,16 +53,16 @@ class AttemptTable:
     """Table of all groups, by the events that the roster gets, too."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, GroupLives] = {}  # by the supervisors' name for the group
+        self._groups: dict[str, GroupAttempts] = {}  # by the supervisors' name for the group
         self.restarts = 0  # sum over all groups
 
-    def __iter__(self) -> Iterator[GroupLives]:
+    def __iter__(self) -> Iterator[GroupAttempts]:
         return iter(self._groups.values())
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
 
-    def get(self, group: str) -> GroupLives | None:
+    def get(self, group: str) -> GroupAttempts | None:
         return self._groups.get(group)
 
     def receive(self, event: RosterEvent, t: float) -> None:
@@ -76,9 +76,9 @@ class AttemptTable:
                     known.finished = None
             case SupervisorGone():
                 self._known(event.group).streams.pop(event.stream, None)
-            case LifeStarted():
+            case AttemptStarted():
                 self._start(self._known(event.group), event, t)
-            case LifeExited():
+            case AttemptExited():
                 self._exit(self._known(event.group), event, t)
             case SupervisorFinished():
                 known = self._known(event.group)
@@ -88,21 +88,21 @@ class AttemptTable:
                 known = self._known(event.group)
                 known.rests, known.since = event.rests, t
 
-    def _start(self, known: GroupLives, event: LifeStarted, t: float) -> None:
-        if event.life == known.life or event.attempt < known.attempt:  # repeated after a reconnect
+    def _start(self, known: GroupAttempts, event: AttemptStarted, t: float) -> None:
+        if event.attempt_token == known.attempt_token or event.attempt < known.attempt:  # repeated after a reconnect
             return
         self.restarts += known.starts > 0
         known.starts += 1
-        known.life, known.attempt, known.alive, known.since = event.life, event.attempt, True, t
+        known.attempt_token, known.attempt, known.alive, known.since = event.attempt_token, event.attempt, True, t
 
-    def _exit(self, known: GroupLives, event: LifeExited, t: float) -> None:
-        if event.life == known.life and known.alive:
+    def _exit(self, known: GroupAttempts, event: AttemptExited, t: float) -> None:
+        if event.attempt_token == known.attempt_token and known.alive:
             known.alive, known.code, known.reason, known.since = False, event.code, event.reason, t
 
-    def _known(self, group: str) -> GroupLives:
+    def _known(self, group: str) -> GroupAttempts:
         if group not in self._groups:
             if len(self._groups) >= MOST:
                 gone = next((g.group for g in self._groups.values() if not g.here), None)
                 self._groups.pop(gone if gone is not None else next(iter(self._groups)))
-            self._groups[group] = GroupLives(group)
+            self._groups[group] = GroupAttempts(group)
         return self._groups[group]
