@@ -94,9 +94,9 @@ class Sharded:
 
         group, rank = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["RANK"])
         ranks = int(os.environ["WORLD_SIZE"])
-        place = group * ranks + rank
-        store = dist.TCPStore("127.0.0.1", store_port, is_master=place == 0, timeout=timedelta(seconds=60))
-        dist.init_process_group("gloo", store=store, rank=place, world_size=2 * ranks)
+        rank_of_all = group * ranks + rank
+        store = dist.TCPStore("127.0.0.1", store_port, is_master=rank_of_all == 0, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", store=store, rank=rank_of_all, world_size=2 * ranks)
         mesh = init_device_mesh("cpu", (2, ranks), mesh_dim_names=("groups", "shards"))
         self.between = mesh["groups"].get_group()
         self.plain, self.batch = _sharded(size, mesh["shards"])

@@ -275,8 +275,8 @@ def documentation(text: str) -> str:
 
 def files() -> Iterator[tuple[Path, str]]:
     """Yield the path and the content of every file that this program makes."""
-    for place, (title, names) in FILES.items():
-        yield ROOT / place, component_file(title, names)
+    for file, (title, names) in FILES.items():
+        yield ROOT / file, component_file(title, names)
     page = ROOT / "docs" / "components.md"
     yield page, documentation(page.read_text(encoding="utf-8"))
 

@@ -30,7 +30,7 @@ def make_run_dir(run_dir: str | os.PathLike[str]) -> None:
 
 
 def folder_of_several(run_dir: Path) -> Path:
-    """Return the folder of several lighthouses of a job, with an address file for each place and their shared files."""
+    """Return the folder of several lighthouses of a job, with an address file for each and their shared files."""
     return run_dir / _SEVERAL
 
 
@@ -42,7 +42,7 @@ def make_folder_of_several(run_dir: Path) -> Path:
 
 
 def lighthouse_files(run_dir: Path) -> list[Path]:
-    """Return the address files of a run's lighthouses, by place. They need not exist yet. Raise OSError."""
+    """Return the address files of a run's lighthouses, by index. They need not exist yet. Raise OSError."""
     folder = folder_of_several(run_dir)
     names = sorted((f.name for f in folder.iterdir() if f.name.isdigit()), key=int) if folder.is_dir() else []
     return [folder / name for name in names] or [run_dir / _LIGHTHOUSE]

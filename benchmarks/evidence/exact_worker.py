@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True)
 class RankAttempt:
-    """One rank's place in one attempt of its group."""
+    """One rank of one attempt of its group."""
 
     group: int
     number: int  # of the attempt

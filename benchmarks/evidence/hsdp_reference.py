@@ -86,11 +86,9 @@ def trained(before: str | None, after: str) -> list[int]:
     """
     _, seed, length, _, epoch, cursor, debt, _ = json.loads(after)
     old_epoch, old_cursor, old_debt = json.loads(before)[4:7] if before is not None else (0, 0, [])
-    places = [
-        (place // length, place % length) for place in range(old_epoch * length + old_cursor, epoch * length + cursor)
-    ]
+    samples = [(at // length, at % length) for at in range(old_epoch * length + old_cursor, epoch * length + cursor)]
     owed = {(e, i) for e, start, stop in debt for i in range(start, stop)}
-    due = [(e, i) for e, start, stop in old_debt for i in range(start, stop)] + places
+    due = [(e, i) for e, start, stop in old_debt for i in range(start, stop)] + samples
     return [permute(i, length, seed, e) for e, i in due if (e, i) not in owed]
 
 

@@ -150,10 +150,10 @@ def under_slurm_ft(folder: Path) -> None:
         time.sleep(5.0)
         terminal.run("squeue")
         node = hosts.run("squeue", "-h", "-r", "-o", "%j %i %N").splitlines()
-        job, place = next(line.split()[1:] for line in node if line.split()[0].endswith("-trainer"))
+        job, host = next(line.split()[1:] for line in node if line.split()[0].endswith("-trainer"))
         group = job.partition("_")[2]
         struck = time.time()
-        terminal.run(f'sudo scontrol update NodeName={place} State=DOWN Reason="manual maintenance"', real=_down(place))
+        terminal.run(f'sudo scontrol update NodeName={host} State=DOWN Reason="manual maintenance"', real=_down(host))
         time.sleep(3.0)
         terminal.run("squeue")
         terminal.wait(lambda: _rejoined(terminal, group, struck), WHOLE, "rejoining")

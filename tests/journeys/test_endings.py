@@ -55,8 +55,13 @@ def test_a_late_group_waits_for_those_that_finish_and_trains_again_if_they_fail(
     with running(lighthouse, tmp_path / "lighthouse", service) as served:
         served.wait_for((service / "lighthouse").exists, 30, "the lighthouse's address")
         command = torchx_ddp(run_dir, str(tmp_path), script=str(script))
-        place = ["--lighthouse", (service / "lighthouse").read_text().strip(), "--token_file", str(service / "token")]
-        command[command.index("--script") : command.index("--script")] = place
+        service_words = [
+            "--lighthouse",
+            (service / "lighthouse").read_text().strip(),
+            "--token_file",
+            str(service / "token"),
+        ]
+        command[command.index("--script") : command.index("--script")] = service_words
         with running(command, tmp_path / "log", run_dir, **{env.MEMORY: "0"}) as job:
             job.wait_until_training(2)
             os.kill(job.worker("1"), signal.SIGKILL)

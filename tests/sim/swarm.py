@@ -129,7 +129,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
 
 
 def _later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Add deaths around a restart, and sessions that flap: to the other faults, or in their place."""
+    """Add deaths around a restart, and sessions that flap: to the other faults, or instead of them."""
     kinds = rng.some(LATER, LATER_SHARE)
     if kinds and rng.chance(0.3):
         faults = []
@@ -206,7 +206,7 @@ def _supervisors(rng: Rng, config: WorldConfig, faults: list[Fault], end: float)
 
 
 def _bad_links(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Add links between two groups that break for long, or again and again: to the other faults, or in their place."""
+    """Add links between two groups that break for long, or again and again: to the other faults, or instead of them."""
     if config.groups == 1 or not rng.chance(OF_LINKS_SHARE):
         return config, faults
     until = _last(faults)

@@ -364,7 +364,7 @@ _ALL = [
     ),
     Variant(
         name="late hello", left_out="a stream that was replaced stays open",
-        harm="stuck: a late hello of a broken stream takes the place of the living one, on which nobody listens then",
+        harm="stuck: a late hello of a broken stream replaces the living one, on which nobody listens then",
         caught_by="lighthouse.test_machine:TestSessions.test_R3_the_replaced_stream_is_closed",
         patch=patched((Lighthouse, "_on_hello", _both_streams)),
     ),

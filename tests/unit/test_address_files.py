@@ -101,8 +101,8 @@ def test_another_group_may_not(file: Path, which: str, group: int, monkeypatch: 
 @pytest.mark.parametrize("which", ["run", "lighthouses", "0"])
 def test_all_on_the_way_to_one_of_several_is_looked_at(tmp_path: Path, which: str) -> None:
     folder = make_folder_of_several(tmp_path / "run")
-    for place in ("10", "0", "begun-x"):
-        (folder / place).write_text(ADDRESS.url)
+    for name in ("10", "0", "begun-x"):
+        (folder / name).write_text(ADDRESS.url)
     assert lighthouse_files(tmp_path / "run") == [folder / "0", folder / "10"]
     assert read_address(folder / "0") == ADDRESS
     bad = {"run": tmp_path / "run", "lighthouses": folder, "0": folder / "0"}[which]

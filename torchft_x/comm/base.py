@@ -90,7 +90,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         Args:
             store_addr: ``host:port/prefix``, a torch TCPStore and a prefix that no other group has used.
             replica_id: this member's name in error messages.
-            rank: this member's place among the members.
+            rank: this member's number among the members.
             world_size: number of members.
             quorum_id: the configuration's id (``Quorum.config_id``), for `abort`.
             group_rank: as in torchft; not needed here.
@@ -126,7 +126,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
 
     @abstractmethod
     def rank(self) -> int:
-        """Return this member's place among the members, from 0."""
+        """Return this member's number among the members, from 0."""
 
     @abstractmethod
     def getBackendName(self) -> str:

@@ -1,4 +1,4 @@
-"""A member's place in a group, and the errors for a group that can't be used."""
+"""A member's rank in a group, and the errors for a group that can't be used."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def checked(rank: int, size: int, config_id: int | None) -> RankInfo:
     return RankInfo(rank, size, config_id)
 
 
-def refusal(op: str, place: RankInfo, error: Exception | None) -> CollectiveError:
+def refusal(op: str, info: RankInfo, error: Exception | None) -> CollectiveError:
     """Return why a collective can't be started. `error` is the group's first failure; None if it is still connecting."""
     if error is None:
-        return CollectiveError(f"{op} on {place} was not started: configure() is still connecting the members.")
+        return CollectiveError(f"{op} on {info} was not started: configure() is still connecting the members.")
     return CollectiveError(
         f"{op} was not started, because the group failed before and needs configure(): {error}",
         getattr(error, "suspects", ()),

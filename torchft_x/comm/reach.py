@@ -50,10 +50,10 @@ def unanswered(addresses: Mapping[str, str], seconds: float) -> tuple[str, ...]:
 def _begin(address: str) -> socket.socket | None:
     """Start a connect and return its socket; None if the address can't be resolved."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(*parse_address(address), type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(*parse_address(address), type=socket.SOCK_STREAM)[0]
     except (AddressError, OSError):
         return None
     sock = not_inherited(socket.socket(family, kind, protocol))
     sock.setblocking(False)
-    sock.connect_ex(place)
+    sock.connect_ex(target)
     return sock

@@ -7,7 +7,7 @@
 
 docs/torchft.md describes it. New scripts import from `torchft_x`.
 
-* `names`: the place of each name of each module; the missing names, and why.
+* `names`: where each name of each module is; the missing names, and why.
 * `modules`: makes these modules when they are imported, here and under the name torchft.
 * `differences`: names with another meaning on purpose, and the defects of torchft that are gone.
 * `__main__`: the command.

@@ -35,9 +35,9 @@ def fill(namespace: MutableMapping[str, Any], module: str) -> None:
     children = {child for child in children if child and "." not in child}
 
     def get(name: str) -> Any:
-        place = names.get(name)
-        if place is not None:
-            where, _, attribute = place.partition(":")
+        ours = names.get(name)
+        if ours is not None:
+            where, _, attribute = ours.partition(":")
             value = getattr(importlib.import_module(f"torchft_x.{where}"), attribute)
         elif name in children:
             return importlib.import_module(f"{below}.{name}")

@@ -1,6 +1,6 @@
-"""torchft's public names, module by module, with the place of ours. Data only.
+"""torchft's public names, module by module, with ours. Data only.
 
-A place is ``module:name`` below torchft_x. `LACKING` has torchft's names that we lack, with what to do instead.
+Ours is given as ``module:name`` below torchft_x. `LACKING` has torchft's names that we lack, with what to do instead.
 Compared with torchft's 0.2.0 (``configure``), torchft-nightly of October 2026 (``reconfigure``), and the device mesh of
 October 2025.
 """
@@ -106,7 +106,7 @@ TREE: Mapping[str, Mapping[str, str]] = {
     },
     "work": {"_DummyWork": "comm.work:DoneWork"},
 }
-"""Places by module below torchft, then by name."""
+"""Our names, by module below torchft, then by name."""
 
 LACKING: Mapping[str, str] = {
     "checkpointing._serialization": "its streams are pickles; torchft_x.transfer sends a layout and raw bytes",

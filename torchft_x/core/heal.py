@@ -30,12 +30,12 @@ class WorldSizeMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of one group rank in a quorum. "Rank" alone means a replica rank: a place among the members."""
+    """Plan of one group rank in a quorum. "Rank" alone means a replica rank: an index of the members."""
 
     quorum_id: int
     config_id: int  # the process group is rebuilt when it differs from the one last built
     number: int  # number of the quorum, for people
-    replica_rank: int  # own place among all members
+    replica_rank: int  # own index among all members
     replica_world_size: int  # number of all members
     top: State  # newest complete state: the first step begins at it, and healers copy it (R17)
     heal: bool  # whether this member fetches `top` before its next commit
@@ -43,7 +43,7 @@ class Plan:
     source_rank: int | None  # replica rank of sources[0]
     dst_ranks: tuple[int, ...]  # replica ranks that fetch from this member
     store_address: str  # where this group rank's process group meets: the primary's store
-    max_replica_rank: int | None  # own place among the members at the top; None: not at the top
+    max_replica_rank: int | None  # own index among the members at the top; None: not at the top
     max_world_size: int  # number of members at the top
     replica_ids: tuple[str, ...]  # replica ids of all members, in replica rank order
     handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
@@ -218,8 +218,8 @@ def _mirrors(members: tuple[Member, ...], healer: int, sources: list[int]) -> li
 
 
 def _host(member: Member) -> str:
-    place = member.address.rpartition("//")[2].partition("/")[0]
-    return place.rpartition(":")[0] or place
+    host = member.address.rpartition("//")[2].partition("/")[0]
+    return host.rpartition(":")[0] or host
 
 
 def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:

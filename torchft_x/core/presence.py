@@ -1,7 +1,7 @@
 """Track a supervisor's presence: open streams and their last signs of life, start of an absence, and end.
 
-A *place* is a node of a group, or a sidecar: a supervisor reports for it. Supervisors reconnect (with two streams for a
-moment) and are replaced; the place stays. Each machine that depends on presence owns a record for each place. It
+A supervisor reports for a node of a group, or for a sidecar. Supervisors reconnect (with two streams for a moment) and
+are replaced; node and sidecar stay. Each machine that depends on presence owns a record for each of them. It
 decides how long an absence may last, and whether a new supervisor revokes the reports of the one before.
 """
 
@@ -11,7 +11,7 @@ from math import inf
 
 
 class Presence:
-    """Presence of the supervisor of one place. The shell numbers streams and never reuses a number."""
+    """Presence of the supervisor of one node or sidecar. The shell numbers streams and never reuses a number."""
 
     __slots__ = ("away_since", "finished", "heard", "host")
 

@@ -199,7 +199,7 @@ def group_number(replica_id: str) -> int | None:
 
 
 def by_rank(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Sort members by replica rank, which is a member's place in this order.
+    """Sort members by replica rank, which is a member's index in this order.
 
     Group 2 comes before group 10. torchft's clients sort replica ids as text, so all members do if one takes part.
     """

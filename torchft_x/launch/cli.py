@@ -60,7 +60,7 @@ def supervise(argv: list[str]) -> int:
     local = env.is_local_job()
     given = env.read(env.LIGHTHOUSE)
     try:
-        group, node = _place(args)
+        group, node = _group_and_node(args)
         config = SupervisorConfig(
             group=group,
             groups=args.groups,
@@ -112,7 +112,7 @@ def _notice(local: bool) -> float:
     return env.read_seconds(env.NOTICE, usual) or usual
 
 
-def _place(args: argparse.Namespace) -> tuple[str, int]:
+def _group_and_node(args: argparse.Namespace) -> tuple[str, int]:
     """Return the group id and the node's index in the group. Raise `ConfigError`."""
     if args.nodes < 1:
         raise ConfigError(f"--nodes is {args.nodes}, a group has at least one.")

@@ -23,8 +23,8 @@ from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
 
 if TYPE_CHECKING:
-    from torchft_x.launch.chaos.place import Place
     from torchft_x.launch.chaos.schedule import Planned
+    from torchft_x.launch.chaos.targets import Targets
     from torchft_x.launch.kubernetes.remote import Remote
 
 Event = dict[str, Any]
@@ -143,7 +143,7 @@ def chaos(argv: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     args = parser.parse_args(argv)
     try:
-        place, run_dir, what, keep = _place(args.run)
+        run, run_dir, what, keep = _targets(args.run)
         planned: Iterable[Planned] = (
             schedule.listed(args.at, args.seed)
             if args.at is not None
@@ -151,7 +151,7 @@ def chaos(argv: list[str]) -> int:
         )
         if run_dir is None:
             _check_kinds(planned if args.at is not None else args.kinds.split(","))
-        targets = place.targets()
+        targets = run.living()
         if not targets:
             where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"
             more = _BY_SLURM if run_dir is not None and is_slurm_run(run_dir) else ""
@@ -166,7 +166,7 @@ def chaos(argv: list[str]) -> int:
     endless = args.at is None and args.count is None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that stopped processes are resumed on SIGTERM too
     try:
-        with runner.Chaos(place, run_dir, lambda line: print(line, flush=True), keep) as made:
+        with runner.Chaos(run, run_dir, lambda line: print(line, flush=True), keep) as made:
             made.run(planned)
     except runner.ChaosEnded as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
@@ -180,10 +180,10 @@ def chaos(argv: list[str]) -> int:
     return 0
 
 
-def _place(word: str | None) -> tuple[Place, Path | None, str, Callable[[Event], None] | None]:
-    """Return the run's `Place`, its directory if local, its name, its fault recorder if remote. Raise `ConfigError`."""
+def _targets(word: str | None) -> tuple[Targets, Path | None, str, Callable[[Event], None] | None]:
+    """Return a run's `Targets`, its directory if local, name, and fault recorder if remote. Raise `ConfigError`."""
     if word is not None and is_handle(word):
-        from torchft_x.launch.kubernetes.place import Pods
+        from torchft_x.launch.kubernetes.pods import Pods
         from torchft_x.launch.kubernetes.remote import Remote
 
         remote = Remote(word, env.read_token())
@@ -207,7 +207,7 @@ def _keeper(remote: Remote) -> Callable[[Event], None]:
 
 
 def _check_kinds(planned: Iterable[Any]) -> None:
-    from torchft_x.launch.kubernetes.place import check
+    from torchft_x.launch.kubernetes.pods import check
 
     check(kind if isinstance(kind, str) else kind.kind for kind in planned)
 

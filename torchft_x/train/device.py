@@ -22,8 +22,8 @@ PROCESS_GROUPS = ("auto", "gloo", "nccl", "xccl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A rank's place on its host, and the accelerators it sees. Computes which of them the rank takes."""
+class LocalDevices:
+    """Accelerators that a rank sees on its host. Computes which of them the rank takes."""
 
     kind: str | None
     """Kind of accelerator that PyTorch can use on this host; None if it can use none."""
@@ -55,7 +55,7 @@ class Place:
         return self.crowded or (not self.own and max(self.groups, self.group + 1) * self.local_ranks > self.count)
 
 
-def choose_device(asked: str, place: Place) -> torch.device:
+def choose_device(asked: str, devices: LocalDevices) -> torch.device:
     """Return the device for `asked`: auto, cpu, cuda, xpu, or one with an index ("cuda:1").
 
     Raises `ConfigError` if this host has no such device.
@@ -64,25 +64,25 @@ def choose_device(asked: str, place: Place) -> torch.device:
         device = None if asked == "auto" else torch.device(asked)
     except RuntimeError:
         device = torch.device("meta")
-    kind = place.kind if device is None else device.type
+    kind = devices.kind if device is None else device.type
     if kind not in ("cpu", None, *KINDS):
         raise ConfigError(
             f"--device {asked!r} is none of auto, cpu, {', '.join(KINDS)}, or one of these with an index."
         )
     if kind in ("cpu", None):
         return torch.device("cpu")
-    if place.kind != kind or not place.count:
-        what = f"sees {place.count} of kind {place.kind}" if place.kind else "sees no accelerator at all"
+    if devices.kind != kind or not devices.count:
+        what = f"sees {devices.count} of kind {devices.kind}" if devices.kind else "sees no accelerator at all"
         raise ConfigError(
             f"--device {asked}: PyTorch {torch.__version__} {what} here; leave --device out to train on what is there."
         )
-    index = place.index if device is None or device.index is None else device.index
-    if index >= place.count:
-        raise ConfigError(f"--device {asked}: there are {place.count} here, counted from 0.")
+    index = devices.index if device is None or device.index is None else device.index
+    if index >= devices.count:
+        raise ConfigError(f"--device {asked}: there are {devices.count} here, counted from 0.")
     return torch.device(kind, index)
 
 
-def choose_process_group(asked: str, device: torch.device, place: Place) -> str:
+def choose_process_group(asked: str, device: torch.device, devices: LocalDevices) -> str:
     """Return the process group to use between the groups: gloo, nccl or xccl.
 
     Raises `ConfigError` if `asked` is unknown or doesn't take tensors on `device`.
@@ -91,18 +91,18 @@ def choose_process_group(asked: str, device: torch.device, place: Place) -> str:
         raise ConfigError(f"--process-group {asked!r} is none of {', '.join(PROCESS_GROUPS)}.")
     library = _LIBRARIES.get(device.type, "gloo")
     if asked == "auto":
-        return "gloo" if place.shares else library
+        return "gloo" if devices.shares else library
     if asked not in ("gloo", library):
         raise ConfigError(f"--process-group {asked} takes no tensors on {device.type}; leave it out, or say gloo.")
     return asked
 
 
-def place_here(environ: Mapping[str, str] | None = None) -> Place:
-    """Return this rank's place, from the environment that torchrun and the launcher set, and from PyTorch."""
+def local_devices(environ: Mapping[str, str] | None = None) -> LocalDevices:
+    """Return what this rank sees, from the environment that torchrun and the launcher set, and from PyTorch."""
     found = torch.accelerator.current_accelerator(check_available=True)
     kind = found.type if found is not None and found.type in KINDS else None
     ranks = env.read_int(env.LOCAL_WORLD_SIZE, 1, environ) or 1
-    return Place(
+    return LocalDevices(
         kind=kind,
         count=torch.accelerator.device_count() if kind else 0,
         group=group_number(env.read(env.REPLICA_GROUP_ID, "0", environ) or "0") or 0,
@@ -120,7 +120,7 @@ def local_device(asked: str = "auto") -> torch.device:
     does each group where several see the same devices, as long as there are enough. Raises `ConfigError` if this host
     has no such device.
     """
-    device = choose_device(asked, place_here())
+    device = choose_device(asked, local_devices())
     if device.type != "cpu":
         torch.get_device_module(device.type).set_device(device)
     return device
@@ -135,11 +135,11 @@ def process_group_for(device: torch.device, asked: str = "auto", timeout: float 
     from torchft_x import comm
 
     names = {"gloo": comm.ProcessGroupGloo, "nccl": comm.ProcessGroupNCCL, "xccl": comm.ProcessGroupXCCL}
-    return names[choose_process_group(asked, device, place_here())](timeout=timeout)
+    return names[choose_process_group(asked, device, local_devices())](timeout=timeout)
 
 
 def in_group_backend(device: torch.device) -> str:
     """Return the backend for ``init_process_group`` among one group's ranks, for tensors on `device` and on the CPU."""
-    if device.type == "cpu" or place_here().crowded:
+    if device.type == "cpu" or local_devices().crowded:
         return "gloo"
     return f"cpu:gloo,{device.type}:{_LIBRARIES[device.type]}"

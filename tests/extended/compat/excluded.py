@@ -10,11 +10,11 @@ ALL = ""
 """Key for a whole file, which can't be imported or is about one thing."""
 
 _CLIENT = (
-    "puts a mock in the place of torchft's gRPC client, and looks at the Manager's private fields; the same stories are "
+    "replaces torchft's gRPC client by a mock, and looks at the Manager's private fields; the same stories are "
     "played by real processes in tests/torch/train/test_manager.py"
 )
 _RENDEZVOUS = "is about private functions of torchft's rendezvous; ours: tests/torch/comm/test_handles.py"
-_STORE = "puts a mock in the place of torch's store in torchft's module; ours reads addresses in tests/torch/comm/store"
+_STORE = "replaces torch's store by a mock in torchft's module; ours reads addresses in tests/torch/comm/store"
 _PRIVATE = "looks at private fields of DiLoCo's fragments, or gives it an allreduce without reduce_op"
 _PICKLED = "has a DTensor received into nothing; we don't unpickle meshes, so a DTensor needs one to be received into"
 _GRANT = (

@@ -29,10 +29,10 @@ class OnTheCpu(AcceleratorGroup):
     def _require(self) -> None:
         pass
 
-    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        return dist.ProcessGroupGloo(store, place.rank, place.size, options)
+        return dist.ProcessGroupGloo(store, info.rank, info.size, options)
 
     def _current_device(self) -> torch.device:
         return torch.device("cpu")
@@ -60,7 +60,7 @@ def connect_alone(group: AcceleratorGroup, quorum_id: int, device: torch.device)
     members = group._present
     store = dist.HashStore()
     names = {"group_name": f"torchft_{quorum_id}_rank_0", "global_ranks": [0]}
-    backend = group._backend(store, members.place, device, names)
+    backend = group._backend(store, members.info, device, names)
     whole = dist.ProcessGroup(store, 0, 1)
     kind = getattr(dist.ProcessGroup.BackendType, group._backend_type)
     whole._set_default_backend(kind)

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from tests.extended.gpu.groups import library_group
 from tests.extended.gpu.kit import Figures, Kit, need, need_equal
 from tests.torch.train.jobs import HOST, lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import Net, Trainer, assert_near, batch, loss_of, reference, shard
 from torchft_x.train.ddp.shards import local, offloaded
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
@@ -49,9 +49,9 @@ def fsdp2(kit: Kit, *, offload: bool = False) -> Figures:
     return kit.figures
 
 
-def fsdp2_rank(place: Place) -> dict[int, dict[str, torch.Tensor]]:
+def fsdp2_rank(spec: RankSpec) -> dict[int, dict[str, torch.Tensor]]:
     """Train one rank in a process of its own. Return its parameters after each step, on the CPU."""
-    kind, offload = place.kwargs["device"], place.kwargs["offload"]
+    kind, offload = spec.kwargs["device"], spec.kwargs["offload"]
 
     def cut(net: Net) -> None:
         if kind == "cpu":
@@ -65,11 +65,11 @@ def fsdp2_rank(place: Place) -> dict[int, dict[str, torch.Tensor]]:
         else:
             shard(net.to(kind), mesh)
 
-    t = Trainer(place, seed=place.group, cut=cut)
+    t = Trainer(spec, seed=spec.group, cut=cut)
     need(all(offloaded(p) for p in t.net.parameters()) == offload, "the parameters are not where the policy says")
 
     def backward(step: int) -> None:
-        loss_of(t.model, batch(place.group, place.rank, step).to(kind)).backward()
+        loss_of(t.model, batch(spec.group, spec.rank, step).to(kind)).backward()
 
     history = {}
     while t.manager.current_step() < STEPS:

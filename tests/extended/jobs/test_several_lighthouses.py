@@ -26,9 +26,9 @@ def command(run_dir: Path, *script_args: str) -> list[str]:
     return words
 
 
-def role(run_dir: Path, place: int) -> list[int]:
+def role(run_dir: Path, index: int) -> list[int]:
     """The processes of a lighthouse: the role's own, and those it has started."""
-    flags = f"--place\0{place}\0"
+    flags = f"--index\0{index}\0"
     roles = [pid for pid in job_processes(run_dir) if flags in _cmdline(pid)]
     return [*roles, *(pid for parent in roles for pid in process_tree.descendants(parent))]
 
@@ -41,16 +41,16 @@ def _cmdline(pid: int) -> str:
 
 
 def holder(run_dir: Path) -> int:
-    """The place of the lighthouse that serves."""
+    """The index of the lighthouse that serves."""
     (lease,) = (run_dir / "lighthouses" / "lease").iterdir()
     served = lease.read_text().strip()
-    (place,) = (p for p in (0, 1) if (run_dir / "lighthouses" / str(p)).read_text().strip() == served)
-    return place
+    (index,) = (p for p in (0, 1) if (run_dir / "lighthouses" / str(p)).read_text().strip() == served)
+    return index
 
 
-def has_moved(run_dir: Path, place: int) -> bool:
+def has_moved(run_dir: Path, index: int) -> bool:
     try:
-        return holder(run_dir) == place
+        return holder(run_dir) == index
     except (OSError, ValueError):  # in the middle of a change
         return False
 
@@ -59,13 +59,13 @@ def test_the_lighthouse_that_serves_is_lost_for_good_and_the_job_goes_on_to_its_
     run_dir, steps = tmp_path / "run", 700
     with running(command(run_dir, "--steps", str(steps)), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 90)
-        place = holder(run_dir)
-        process_tree.send(role(run_dir, place), signal.SIGKILL)
+        index = holder(run_dir)
+        process_tree.send(role(run_dir, index), signal.SIGKILL)
         code = job.wait(150)
         said = job.output()
         gone(run_dir, 10)
     assert code == 1, "a process of the job was lost: that needs a look"
-    assert f"The lighthouse at {(run_dir / 'lighthouses' / str(1 - place)).read_text().strip()} is there" in said
+    assert f"The lighthouse at {(run_dir / 'lighthouses' / str(1 - index)).read_text().strip()} is there" in said
     assert "All 2 groups finished." in said
     attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
     assert sorted(attempts) == ["0", "1"], "a trainer has died"
@@ -80,10 +80,10 @@ def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) ->
     words = command(run_dir, "--steps", "100000", "--dump-params", str(dumps))
     with running(words, tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 90)
-        place = holder(run_dir)
-        server = max(pid for pid in role(run_dir, place) if "rpc.lighthouse.main" in _cmdline(pid))
+        index = holder(run_dir)
+        server = max(pid for pid in role(run_dir, index) if "rpc.lighthouse.main" in _cmdline(pid))
         process_tree.send([server], signal.SIGSTOP)
-        job.wait_for(lambda: has_moved(run_dir, 1 - place), 60, "the standby to serve")
+        job.wait_for(lambda: has_moved(run_dir, 1 - index), 60, "the standby to serve")
         os.kill(job.worker("1"), signal.SIGKILL)  # so that the standby must issue a quorum
         killed = time.time()
 
@@ -99,7 +99,7 @@ def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) ->
         goal = furthest(job) + 40
         job.wait_for(lambda: furthest(job) >= goal, 60, "the groups to go on at the standby")
         assert journals() == before
-        assert holder(run_dir) == 1 - place
+        assert holder(run_dir) == 1 - index
         attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
         assert sorted(attempts) == ["0", "1", "1"]
         job.process.send_signal(signal.SIGINT)

@@ -90,13 +90,13 @@ class Inputs:
 
     def _volume(self, volume: Json) -> Path | None:
         """Return the volume's directory on the node, or None for a volume in memory."""
-        place = self._folder / "volumes" / volume["name"]
+        folder = self._folder / "volumes" / volume["name"]
         if "emptyDir" in volume:
             if (volume["emptyDir"] or {}).get("medium") == "Memory":
                 return None  # limitation of this kubelet: each container has a volume of its own
-            place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o777)
-            return place
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o777)
+            return folder
         if "hostPath" in volume:
             path = Path(volume["hostPath"]["path"])
             if not path.exists():
@@ -108,13 +108,13 @@ class Inputs:
             files = self._values("secrets", volume["secret"]["secretName"])
         else:
             raise NotReady(f"this kubelet knows no volume of {', '.join(k for k in volume if k != 'name')}")
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            new = place / f".{name}.new"
+            new = folder / f".{name}.new"
             new.write_bytes(content)
             new.chmod(0o644)
-            new.replace(place / name)
-        return place
+            new.replace(folder / name)
+        return folder
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:

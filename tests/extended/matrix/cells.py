@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.extended.matrix.places import Place
+from tests.extended.matrix.installs import Installation
 from tests.util import scaled
 
 GROUPS = 2
@@ -30,20 +30,20 @@ def options(component: str) -> list[str]:
     }[component]
 
 
-def run_here(place: Place, component: str, top: Path) -> None:
+def run_here(install: Installation, component: str, top: Path) -> None:
     """Run a real job of two groups. Check that each worker was started correctly and could query the lighthouse."""
     out, script, run_dir = top / "out", top / "job.py", top / "run"
     out.mkdir()
     shutil.copy(JOB, script)
-    words = ["run", "-s", "local_cwd", place.component(component), "--replicas", str(GROUPS), *options(component)]
-    done = place.torchx(*words, "--run_dir", str(run_dir), "--script", str(script), "--", str(out))
+    words = ["run", "-s", "local_cwd", install.component(component), "--replicas", str(GROUPS), *options(component)]
+    done = install.torchx(*words, "--run_dir", str(run_dir), "--script", str(script), "--", str(out))
     assert done.returncode == 0, _end(done)
     workers = 2 if component == "hsdp" else 1
     seen = {file.stem: json.loads(file.read_text()) for file in out.iterdir()}
     assert sorted(seen) == [f"{g}-{r}" for g in range(GROUPS) for r in range(workers)], _end(done)
     for worker in seen.values():
-        assert Path(worker["package"]).parent == place.package
-        assert Path(worker["python"]) == place.python
+        assert Path(worker["package"]).parent == install.package
+        assert Path(worker["python"]) == install.python
         assert (worker["groups"], worker["world_size"]) == (str(GROUPS), str(workers))
         assert worker["token"]
         assert worker["asked"]
@@ -52,9 +52,9 @@ def run_here(place: Place, component: str, top: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr, _end(done)
 
 
-def render_slurm(place: Place, component: str, top: Path) -> None:
+def render_slurm(install: Installation, component: str, top: Path) -> None:
     """Check that the script is valid bash, and that the end of one group leaves the others running."""
-    script = _request(place, "slurm", component, str(JOB))
+    script = _request(install, "slurm", component, str(JOB))
     checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30))
     assert (checked.returncode, checked.stderr) == (0, "")
     names = re.findall(r"^#SBATCH .*--job-name=(\S+)", script, re.MULTILINE)
@@ -64,15 +64,15 @@ def render_slurm(place: Place, component: str, top: Path) -> None:
     for wanted in ("--kill-on-bad-exit=0", "--wait=0"):
         assert script.count(wanted) == len(names), f"{wanted} is not in every component:\n{script}"
     assert "--requeue" not in script
-    assert str(place.python) in script
+    assert str(install.python) in script
 
 
-def render_kubernetes(place: Place, component: str, top: Path) -> None:
+def render_kubernetes(install: Installation, component: str, top: Path) -> None:
     """Check that every pod is valid by the strict schema, and is restarted automatically."""
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes kubernetes-validate")
-    if place.run_python("-c", "import kubernetes").returncode != 0:
-        pytest.skip(f"pip install kubernetes, into the base environment of TorchX {place.line}")
-    job = yaml.safe_load(_request(place, "kubernetes", component, "/job.py", "--image", "registry/image:1"))
+    if install.run_python("-c", "import kubernetes").returncode != 0:
+        pytest.skip(f"pip install kubernetes, into the base environment of TorchX {install.line}")
+    job = yaml.safe_load(_request(install, "kubernetes", component, "/job.py", "--image", "registry/image:1"))
     tasks = job["spec"]["tasks"]
     assert [task["name"] for task in tasks] == _replicas(component)
     for task in tasks:
@@ -95,46 +95,46 @@ def _replicas(component: str) -> list[str]:
     return lighthouse if component == "lighthouse" else [*lighthouse, *(f"trainer-{g}" for g in range(GROUPS))]
 
 
-def _request(place: Place, scheduler: str, component: str, script: str, *words: str) -> str:
+def _request(install: Installation, scheduler: str, component: str, script: str, *words: str) -> str:
     """Return the request that would be submitted, made without a network."""
     command = ["run", "-s", scheduler, "--workspace", "", "--dryrun"]
     if scheduler == "kubernetes":  # the nightly line would let a cluster validate the request
-        command += ["-cfg", "queue=default" + ("" if place.line == "this" else ",validate_spec=False")]
-    command += [place.component(component), *options(component), *words]
+        command += ["-cfg", "queue=default" + ("" if install.line == "this" else ",validate_spec=False")]
+    command += [install.component(component), *options(component), *words]
     command += [] if component == "lighthouse" else ["--script", script]
-    done = place.torchx(*command, offline=True)
+    done = install.torchx(*command, offline=True)
     assert done.returncode == 0, _end(done)
     assert "Traceback" not in done.stderr, _end(done)
     return done.stdout.split("=== SCHEDULER REQUEST ===\n", 1)[1]
 
 
-def check_listed(place: Place, clone: Place) -> None:
+def check_listed(install: Installation, clone: Installation) -> None:
     """Check that `torchx builtins` lists TorchX's own components, and ours where they are installed."""
-    ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
+    ours = [] if install.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
     own = _listed(clone)
     assert "dist.ddp" in own
-    assert _listed(place) == sorted([*own, *ours])
+    assert _listed(install) == sorted([*own, *ours])
 
 
-def _listed(place: Place) -> list[str]:
-    done = place.torchx("builtins")
+def _listed(install: Installation) -> list[str]:
+    done = install.torchx("builtins")
     assert done.returncode == 0, _end(done)
     return sorted(re.findall(r"^ *\d+\. (\S+)", done.stdout, re.MULTILINE))
 
 
-def check_schedulers(place: Place) -> None:
+def check_schedulers(install: Installation) -> None:
     """Check that all stock schedulers can be chosen and show their options, and ours where torchft_x is installed."""
     stock = "from torchx.schedulers import DEFAULT_SCHEDULER_MODULES as m; print(*sorted(m))"
-    names = place.run_python("-c", stock)
+    names = install.run_python("-c", stock)
     assert names.returncode == 0, names.stderr
-    shown = place.torchx("run", "--help")
+    shown = install.torchx("run", "--help")
     assert shown.returncode == 0, _end(shown)
     choices = re.search(r"\{([\w,\s-]+)\}", shown.stdout.split("--scheduler", 1)[1])
     assert choices is not None, shown.stdout
-    ours = [] if place.way == "bare clone" else ["local_ft", "slurm_ft", "kubernetes_ft"]
+    ours = [] if install.way == "bare clone" else ["local_ft", "slurm_ft", "kubernetes_ft"]
     assert sorted(re.sub(r"\s", "", choices[1]).split(",")) == sorted([*names.stdout.split(), *ours])
     for name in ("local_cwd", "slurm", *ours):
-        options_of = place.torchx("runopts", name)
+        options_of = install.torchx("runopts", name)
         assert options_of.returncode == 0, _end(options_of)
 
 

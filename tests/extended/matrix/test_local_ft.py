@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extended.matrix.places import Place, Workshop
+from tests.extended.matrix.installs import Installation, Workshop
 from tests.unit.launch.lines import BOTH
 from tests.util import wait_for
 from torchft_x import env
@@ -27,8 +27,8 @@ time.sleep(3600)
 """
 
 
-def say(place: Place, *words: str) -> str:
-    done = place.torchx(*words)
+def say(install: Installation, *words: str) -> str:
+    done = install.torchx(*words)
     text = done.stdout + done.stderr
     assert done.returncode == 0, text
     assert "Traceback" not in text, text
@@ -52,12 +52,12 @@ def supervisor(run_dir: Path, group: int) -> int:
 
 @pytest.mark.parametrize("line", BOTH)
 def test_from_another_shell(line: str, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, run_dir, script = workshop.place(line, "wheel"), tmp_path / "run", tmp_path / "job.py"
+    install, run_dir, script = workshop.installation(line, "wheel"), tmp_path / "run", tmp_path / "job.py"
     monkeypatch.setenv(env.STATE_HOME, str(tmp_path / "state"))
     script.write_text(SCRIPT)
     try:
         job = ("ft.ddp", "--script", str(script), "--run_dir", str(run_dir))
-        out = say(place, "run", "-s", "local_ft", "-cfg", "detach=True", *job)
+        out = say(install, "run", "-s", "local_ft", "-cfg", "detach=True", *job)
         found = re.search(r"local_ft://torchx/(\S+)$", out, re.MULTILINE)
         assert found is not None, out
         handle = found[0]
@@ -67,8 +67,8 @@ def test_from_another_shell(line: str, workshop: Workshop, tmp_path: Path, monke
         again = lambda: record.read(run_dir).restarts == 1 and supervisor(run_dir, 1)  # noqa: E731
         wait_for(again, 30, "the supervisor, again")
 
-        assert re.search(rf"{handle}\s.*RUNNING", say(place, "list", "-s", "local_ft"))
-        status = say(place, "status", handle)
+        assert re.search(rf"{handle}\s.*RUNNING", say(install, "list", "-s", "local_ft"))
+        status = say(install, "status", handle)
         assert re.search(r"State: RUNNING\s+Num Restarts: 1\s", status), status
         assert re.search(r"\*lighthouse\[0\]:\s*RUNNING", status), status
         assert re.search(r"\*trainer\[0\]:\s*RUNNING\s", status), status
@@ -76,25 +76,25 @@ def test_from_another_shell(line: str, workshop: Workshop, tmp_path: Path, monke
         assert "RUNNING" in one, status
         assert "restarts: 1 (1 of its supervisor), last: killed by SIGKILL" in one, status
         assert record.read(run_dir).host in one, status
-        described = say(place, "describe", handle)
+        described = say(install, "describe", handle)
         assert "'name': 'trainer'" in described
         assert "'num_replicas': 2" in described
-        log = attached(place, handle)
+        log = attached(install, handle)
         assert re.search(r"trainer/0\S* group 0 is here", log), log
         assert re.search(r"trainer/1\S* torchft_x: the supervisor of group 1 was killed by SIGKILL", log), log
-        say(place, "cancel", handle)
+        say(install, "cancel", handle)
         wait_for(lambda: not job_processes(run_dir), 30, f"the end of {job_processes(run_dir)}")
-        assert "State: CANCELLED" in say(place, "status", handle)
-        assert re.search(rf"{handle}\s.*CANCELLED", say(place, "list", "-s", "local_ft"))
-        assert "is here" in say(place, "log", handle)
+        assert "State: CANCELLED" in say(install, "status", handle)
+        assert re.search(rf"{handle}\s.*CANCELLED", say(install, "list", "-s", "local_ft"))
+        assert "is here" in say(install, "log", handle)
     finally:
         process_tree.send(job_processes(run_dir), signal.SIGKILL)
 
 
-def attached(place: Place, handle: str) -> str:
+def attached(install: Installation, handle: str) -> str:
     """Return what `torchx log` shows until the line of the kill is among it."""
     log = subprocess.Popen(
-        place.command("log", "--tail", handle), cwd=place.folder, env=place.environ(),
+        install.command("log", "--tail", handle), cwd=install.folder, env=install.environ(),
         stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     text = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.matrix.cells import check_listed, check_schedulers, render_kubernetes, render_slurm, run_here
-from tests.extended.matrix.places import WAYS, Workshop
+from tests.extended.matrix.installs import WAYS, Workshop
 from tests.unit.launch.lines import BOTH
 
 COMPONENTS = ("ddp", "hsdp", "diloco", "lighthouse")
@@ -33,15 +33,15 @@ CELLS = [
 
 @pytest.mark.parametrize(("line", "way", "component", "scheduler"), CELLS)
 def test_job(line: str, way: str, component: str, scheduler: str, workshop: Workshop, tmp_path: Path) -> None:
-    SCHEDULERS[scheduler](workshop.place(line, way), component, tmp_path)
+    SCHEDULERS[scheduler](workshop.installation(line, way), component, tmp_path)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("line", BOTH)
 def test_command(line: str, way: str, workshop: Workshop) -> None:
-    place = workshop.place(line, way)
-    check_listed(place, workshop.place(line, PLAIN))
-    check_schedulers(place)
+    install = workshop.installation(line, way)
+    check_listed(install, workshop.installation(line, PLAIN))
+    check_schedulers(install)
 
 
 def other_pythons() -> list[str]:
@@ -60,4 +60,4 @@ def other_pythons() -> list[str]:
 def test_other_pythons(python: str, line: str, workshop: Workshop, tmp_path: Path) -> None:
     """With the base's packages, of which those that TorchX and the components need are of pure Python."""
     for component in COMPONENTS:
-        render_slurm(workshop.place(line, PLAIN, python), component, tmp_path)
+        render_slurm(workshop.installation(line, PLAIN, python), component, tmp_path)

@@ -32,7 +32,7 @@ def test_who_does_not_read_is_closed(page: Served, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(page_http, "SEND_TIMEOUT", 0.2)
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        s.connect(page.place)
+        s.connect(page.page_address)
         for _ in range(2000):  # more answers than the kernel holds
             try:
                 s.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

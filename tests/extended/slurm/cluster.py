@@ -189,10 +189,10 @@ class SlurmCluster:
     def _configure(self) -> None:
         host = socket.gethostname().split(".")[0]
         port = _free_ports(1)[0]
-        places = self._places()
+        addresses = self._addresses()
         nodes = "\n".join(
-            f"NodeName={name} {place} CPUs=8 RealMemory=16000 Gres=gpu:2 State=UNKNOWN"
-            for name, place in places.items()
+            f"NodeName={name} {address} CPUs=8 RealMemory=16000 Gres=gpu:2 State=UNKNOWN"
+            for name, address in addresses.items()
         )
         text = _CONFIG.format(
             host=host,
@@ -212,7 +212,7 @@ class SlurmCluster:
 
     _controller_address = "127.0.0.1"
 
-    def _places(self) -> dict[str, str]:
+    def _addresses(self) -> dict[str, str]:
         """Return each node's fields of slurm.conf that say how it is reached."""
         host = socket.gethostname().split(".")[0]
         ports = _free_ports(self._nodes)

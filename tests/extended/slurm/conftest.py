@@ -15,6 +15,6 @@ def slurm() -> Iterator[SlurmCluster]:
     if sentence := missing():
         pytest.skip(sentence)
     # The path of pytest's own folder is too long for a socket.
-    place = tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True)
-    with place as folder, running(SlurmCluster(Path(folder), 4)) as cluster:
+    temporary = tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True)
+    with temporary as folder, running(SlurmCluster(Path(folder), 4)) as cluster:
         yield cluster

@@ -166,7 +166,7 @@ class SlurmHosts(SlurmCluster):
     def _link(self, node: str) -> str:
         return f"{self.tag}-{node}"
 
-    def _places(self) -> dict[str, str]:
+    def _addresses(self) -> dict[str, str]:
         return {node: f"NodeHostname={node} NodeAddr={self.address(node)} Port=6818" for node in self.nodes}
 
     def _start_node(self, node: str) -> None:

@@ -29,8 +29,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmHosts]:
     if sentence := missing():
         pytest.skip(sentence)
     # pytest's own path is too long for a socket
-    place = tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True)
-    with place as folder, slurm_hosts(Path(folder, "c"), 4, stock=True) as cluster:
+    temporary = tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True)
+    with temporary as folder, slurm_hosts(Path(folder, "c"), 4, stock=True) as cluster:
         for name, value in cluster.environ.items():
             monkeypatch.setenv(name, value)
         yield cluster

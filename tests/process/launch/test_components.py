@@ -1,4 +1,4 @@
-"""The components: the same in every place and as their one list says, portable, and each mistake one sentence."""
+"""The components: the same in every file and as their one list says, portable, and each mistake one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.lines import BOTH, PLACES, ROOT, TRAINING, environment, interpreter, torchx
+from tests.unit.launch.lines import BOTH, FILES, ROOT, TRAINING, environment, interpreter, torchx
 from tests.util import scaled, wait_for
 
 
@@ -17,13 +17,13 @@ from tests.util import scaled, wait_for
 class TestCommandLine:
     """What TorchX itself makes of it, on each line."""
 
-    @pytest.mark.parametrize("place", PLACES)
-    def test_dry_run_of_each_place(self, place: str, line: str) -> None:
-        names = PLACES[place]  # the functions of all places are the same (tests/unit/launch/test_components.py)
-        for name in names if place == "components.py" else names[:1]:
+    @pytest.mark.parametrize("file", FILES)
+    def test_dry_run_of_each_file(self, file: str, line: str) -> None:
+        names = FILES[file]  # the functions of all files are the same (tests/unit/launch/test_components.py)
+        for name in names if file == "components.py" else names[:1]:
             words = ["--script", str(Path(__file__)), "--", "--steps", "3"] if name in TRAINING else []
             words += ["--config", "mine", "--", "--training.steps", "3"] if name == "titan" else []
-            done = torchx("run", "-s", "local_cwd", "--dryrun", f"./{place}:{name}", *words, line=line)
+            done = torchx("run", "-s", "local_cwd", "--dryrun", f"./{file}:{name}", *words, line=line)
             assert done.returncode == 0, done.stderr
             assert f"'name': '{name}'" in done.stdout
             assert ("'--steps'" in done.stdout) == (name in TRAINING)

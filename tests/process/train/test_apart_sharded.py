@@ -11,7 +11,7 @@ import torch
 
 from tests.torch.train.apart import Apart, Weights, equal, reference
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import assert_near, batch, full, loss_of, model, shard
 from torchft_x.train.ddp.sharded_state import ShardedState
 
@@ -20,12 +20,12 @@ NAMES = [name for name, _ in model(0).named_parameters()]
 
 
 class Rank(Apart):
-    def __init__(self, place: Place, algorithm: str, **kwargs: Any) -> None:
-        self.place = place
-        where = {"rank": place.rank, "world_size": place.ranks, "store_port": place.port}
-        net = shard(model(place.kwargs.get("seed", place.group)))
+    def __init__(self, spec: RankSpec, algorithm: str, **kwargs: Any) -> None:
+        self.spec = spec
+        where = {"rank": spec.rank, "world_size": spec.ranks, "store_port": spec.port}
+        net = shard(model(spec.kwargs.get("seed", spec.group)))
         super().__init__(
-            place.group, place.lighthouse, algorithm=algorithm, sync_every=3, net=net, manager=where, **kwargs
+            spec.group, spec.lighthouse, algorithm=algorithm, sync_every=3, net=net, manager=where, **kwargs
         )
 
     @cached_property
@@ -39,15 +39,15 @@ class Rank(Apart):
         self.state.load_state_dict(state)
 
     def loss(self) -> torch.Tensor:
-        return loss_of(self.net, batch(self.group, self.place.rank, self.steps))
+        return loss_of(self.net, batch(self.group, self.spec.rank, self.steps))
 
     def note(self) -> None:
         super().note()
-        self.place.steps.value = self.loop.exchanges
+        self.spec.steps.value = self.loop.exchanges
 
 
-def some_steps(place: Place) -> dict[int, Weights]:
-    rank = Rank(place, place.kwargs["algorithm"], **place.kwargs["loop"]).run(10)
+def some_steps(spec: RankSpec) -> dict[int, Weights]:
+    rank = Rank(spec, spec.kwargs["algorithm"], **spec.kwargs["loop"]).run(10)
     rank.manager.shutdown()
     return rank.history
 
@@ -70,14 +70,14 @@ def test_sharded_groups_train_like_one_process(algorithm: str, loop: dict[str, A
         assert_near(full(shards, model(0)), dict(zip(NAMES, want[k - 1], strict=True)), k)
 
 
-def attempt(place: Place) -> dict[int, Weights]:
+def attempt(spec: RankSpec) -> dict[int, Weights]:
     """Until the others have gone so many times, or for so many exchanges of one's own."""
-    apart = Rank(place, "diloco", fragment_sync_delay=1)
-    losses, before = place.kwargs.get("losses", 0), 0
+    apart = Rank(spec, "diloco", fragment_sync_delay=1)
+    losses, before = spec.kwargs.get("losses", 0), 0
     with apart.loop:
         begin = apart.loop.exchanges
         apart.note()
-        while losses > 0 or apart.loop.exchanges < begin + place.kwargs.get("exchanges", 0):
+        while losses > 0 or apart.loop.exchanges < begin + spec.kwargs.get("exchanges", 0):
             apart.step()
             now = apart.manager.num_participants()
             losses, before = losses - (now < before), now

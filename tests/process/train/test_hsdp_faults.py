@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import Tensors, Trainer, assert_near, full, model, reference
 from tests.util import scaled
 
@@ -60,8 +60,8 @@ def state_moves_in_forward(t: Trainer) -> None:
     t.net.blocks[1][2].register_forward_pre_hook(wait)
 
 
-def late_or_first(place: Place) -> Any:
-    t = Trainer(place, seed=place.group)
+def late_or_first(spec: RankSpec) -> Any:
+    t = Trainer(spec, seed=spec.group)
     state_moves_in_forward(t)
     return train(t, together=3)
 
@@ -89,16 +89,16 @@ def test_a_late_group_copies_each_rank_s_shards_while_the_source_s_forward_runs(
     assert min(results[1][0].history) > 2  # it began where the first one stood
 
 
-def dying(place: Place) -> Any:
-    t = Trainer(place, seed=place.kwargs.get("seed", 0), bucket_cap_mb=0.0001, clip=0.5)
-    if place.kwargs.get("dies") == place.rank:
+def dying(spec: RankSpec) -> Any:
+    t = Trainer(spec, seed=spec.kwargs.get("seed", 0), bucket_cap_mb=0.0001, clip=0.5)
+    if spec.kwargs.get("dies") == spec.rank:
 
         def die(*_: Any) -> None:
             if len(t.history) == DIES_AFTER:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         t.net.blocks[0].register_full_backward_pre_hook(die)  # the head's gradients are on their way
-    return train(t, together=3, losses=place.kwargs.get("losses", 0))
+    return train(t, together=3, losses=spec.kwargs.get("losses", 0))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

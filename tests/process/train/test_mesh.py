@@ -12,7 +12,7 @@ import torch.distributed as dist
 from tests.torch.comm.test_base import torch_world  # noqa: F401
 from tests.torch.comm.wrappers.test_process_groups import Manager
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import assert_near, assert_same, batch, full, loss_of, model, reference, shard
 from torchft_x import ft_init_device_mesh
 from torchft_x.comm.wrappers.process_groups import ManagedProcessGroup
@@ -31,9 +31,9 @@ def groups() -> Iterator[Groups]:
         yield made
 
 
-def hybrid(place: Place) -> Any:
-    manager = place.manager(lambda given: state.load_state_dict(given), lambda: state.state_dict(), min_replica_size=2)
-    mesh = init((2, place.ranks), ("dp_replicate", "dp_shard"), 0, manager)
+def hybrid(spec: RankSpec) -> Any:
+    manager = spec.manager(lambda given: state.load_state_dict(given), lambda: state.state_dict(), min_replica_size=2)
+    mesh = init((2, spec.ranks), ("dp_replicate", "dp_shard"), 0, manager)
     net = shard(model(0), mesh["dp_replicate", "dp_shard"])
     adamw = torch.optim.AdamW(net.parameters(), lr=0.05)
     state = ShardedState(net, adamw)
@@ -42,14 +42,14 @@ def hybrid(place: Place) -> Any:
     while manager.current_step() < STEPS:
         optimizer.zero_grad()
         step = manager.current_step()
-        loss_of(net, batch(place.group, place.rank, step), extra=True).backward()
+        loss_of(net, batch(spec.group, spec.rank, step), extra=True).backward()
         optimizer.step()
         if optimizer.committed:
             history[manager.current_step()] = {n: local(p).clone() for n, p in net.named_parameters()}
     replicas = mesh.get_group("dp_replicate")
     assert isinstance(replicas, ManagedProcessGroup)
     assert replicas.size() == 2, "the live number of groups"
-    assert mesh["dp_shard"].size() == place.ranks
+    assert mesh["dp_shard"].size() == spec.ranks
     manager.shutdown()
     return history
 

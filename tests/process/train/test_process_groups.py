@@ -12,7 +12,7 @@ import torch
 
 from tests.torch.comm.subprocess.test_group import children, helper
 from tests.torch.train.jobs import HOST, lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.util import scaled
 from torchft_x.comm import ProcessGroupBabyGloo
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
@@ -27,10 +27,10 @@ def groups() -> Iterator[Groups]:
         yield made
 
 
-def train(place: Place) -> Any:
+def train(spec: RankSpec) -> Any:
     """Group 1 begins with other weights, and in its fourth step loses the child its process group lives in."""
     pg = ProcessGroupBabyGloo(scaled(20), host=HOST)
-    torch.manual_seed(place.group)
+    torch.manual_seed(spec.group)
     net = torch.nn.Linear(4, 1)
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -38,11 +38,11 @@ def train(place: Place) -> Any:
         net.load_state_dict(state["net"])
 
     save = lambda: {"net": net.state_dict()}  # noqa: E731
-    manager = place.manager(load, save, pg=pg, min_replica_size=2)
+    manager = spec.manager(load, save, pg=pg, min_replica_size=2)
     model = DistributedDataParallel(manager, net)
     optimizer = OptimizerWrapper(manager, sgd)
-    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(place.group))
-    killed = place.group == 0
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(spec.group))
+    killed = spec.group == 0
     while manager.current_step() < STEPS:
         optimizer.zero_grad()
         loss = model(x).square().mean()

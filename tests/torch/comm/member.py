@@ -17,8 +17,8 @@ from torchft_x import comm
 
 
 def live(kind: str, address: str, rank: int, size: int, config_id: int) -> None:
-    place: dict[str, Any] = {"host": "127.0.0.1"} if "Gloo" in kind else {}
-    group = getattr(comm, kind)(scaled(30.0), **place)
+    options: dict[str, Any] = {"host": "127.0.0.1"} if "Gloo" in kind else {}
+    group = getattr(comm, kind)(scaled(30.0), **options)
     group.configure(address, f"replica{rank}", rank, size, config_id)
     print("ready", flush=True)
     while True:

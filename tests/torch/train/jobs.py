@@ -66,10 +66,10 @@ def manager_of(
 ) -> Manager:  # fmt: skip
     """Make a Manager on loopback with the time-outs of tests."""
     patience = dict.fromkeys(("timeout", "quorum_timeout", "connect_timeout"), scaled(20.0))
-    place = {"rank": 0, "world_size": 1, "store_addr": HOST, "store_port": 0, "hostname": HOST, "min_replica_size": 1}
+    alone = {"rank": 0, "world_size": 1, "store_addr": HOST, "store_port": 0, "hostname": HOST, "min_replica_size": 1}
     made = kind(
         pg=pg, load_state_dict=load, state_dict=save, lighthouse_addr=lighthouse_addr, replica_id=f"group_{group}",
-        **{**patience, **place, **kwargs},
+        **{**patience, **alone, **kwargs},
     )  # fmt: skip
     managers.append(made)
     return made
@@ -137,8 +137,8 @@ def leave(*trainers: Any) -> None:
 def ranks_of_one(ranks: int, address: str, end: Callable[..., None] = leave, **kwargs: Any) -> Iterator[list[Trainer]]:
     """Start one group with its ranks as threads, and call `end` with all of them."""
     store, where = host_store(HOST, scaled(10))
-    place = {"world_size": ranks, "store_port": where.port}
-    trainers = run_threads(ranks, lambda rank: Trainer(0, address, rank=rank, **place, **kwargs))
+    at = {"world_size": ranks, "store_port": where.port}
+    trainers = run_threads(ranks, lambda rank: Trainer(0, address, rank=rank, **at, **kwargs))
     try:
         yield trainers
     finally:

@@ -31,7 +31,7 @@ from torchft_x.train.manager import Manager
 
 
 @dataclass(frozen=True)
-class Place:
+class RankSpec:
     group: int
     rank: int
     ranks: int
@@ -46,21 +46,19 @@ class Place:
         return manager_of(self.group, self.lighthouse, pg, load, save, **{**where, **kwargs})
 
 
-Body = Callable[[Place], Any]
+Body = Callable[[RankSpec], Any]
 
 
-def _enter(pipe: Connection, body: Body, place: Place) -> None:
+def _enter(pipe: Connection, body: Body, spec: RankSpec) -> None:
     faulthandler.dump_traceback_later(scaled(50), exit=True)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
     try:
-        store = dist.TCPStore(HOST, place.port, None, False, timedelta(seconds=scaled(20)))
-        dist.init_process_group(
-            "gloo", store=dist.PrefixStore("default", store), rank=place.rank, world_size=place.ranks
-        )
+        store = dist.TCPStore(HOST, spec.port, None, False, timedelta(seconds=scaled(20)))
+        dist.init_process_group("gloo", store=dist.PrefixStore("default", store), rank=spec.rank, world_size=spec.ranks)
         # `send` is unsuitable: torch would pass shared memory that ends with this process.
-        pipe.send_bytes(pickle.dumps(("ok", body(place))))
+        pipe.send_bytes(pickle.dumps(("ok", body(spec))))
         dist.destroy_process_group()
     except BaseException:
         pipe.send_bytes(pickle.dumps(("failed", traceback.format_exc())))
@@ -80,8 +78,8 @@ class Group:
         self.steps = forkserver().Value("i", 0)  # newest step committed by any rank
         for rank in range(ranks):
             mine, theirs = multiprocessing.Pipe(duplex=False)
-            place = Place(number, rank, ranks, lighthouse, self.store.port, self.steps, kwargs)
-            process = forkserver().Process(target=_enter, args=(theirs, body, place), daemon=True)
+            spec = RankSpec(number, rank, ranks, lighthouse, self.store.port, self.steps, kwargs)
+            process = forkserver().Process(target=_enter, args=(theirs, body, spec), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(mine)

@@ -11,7 +11,7 @@ import torch._dynamo  # imported once for all forks, as the first optimizer of a
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.torch.train.ranks import Place
+from tests.torch.train.ranks import RankSpec
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
 from torchft_x.train.ddp.sharded_state import ShardedState
 from torchft_x.train.ddp.shards import is_dtensor, local
@@ -71,23 +71,23 @@ def shard(net: Net, mesh: Any = None, **kwargs: Any) -> Net:
 
 class Trainer:
     def __init__(
-        self, place: Place, *, net: Net | None = None, seed: int = 0, cut: Callable[[Net], Any] = shard,
+        self, spec: RankSpec, *, net: Net | None = None, seed: int = 0, cut: Callable[[Net], Any] = shard,
         bucket_cap_mb: float | None = None, clip: float = 0.0, **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.place = place
+        self.spec = spec
         self.clip = clip
         self.net = net or model(seed)
         cut(self.net)
         self.adamw = torch.optim.AdamW(self.net.parameters(), lr=0.05)
         self.state = ShardedState(self.net, self.adamw)
-        self.manager = place.manager(self.state.load_state_dict, self.state.state_dict, **kwargs)
+        self.manager = spec.manager(self.state.load_state_dict, self.state.state_dict, **kwargs)
         self.model = HybridShardedDataParallel(self.manager, self.net, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = OptimizerWrapper(self.manager, self.adamw)
         self.history: dict[int, Tensors] = {}  # this rank's shards after each committed step
         self.attempts = 0  # number of steps computed
 
     def backward(self, step: int) -> None:
-        loss_of(self.model, batch(self.place.group, self.place.rank, step)).backward()
+        loss_of(self.model, batch(self.spec.group, self.spec.rank, step)).backward()
 
     def step(self, backward: Callable[[int], None] | None = None) -> bool:
         self.optimizer.zero_grad()
@@ -98,8 +98,8 @@ class Trainer:
         self.optimizer.step()
         if self.optimizer.committed:
             self.history[self.manager.current_step()] = self.shards()
-            if self.place.steps is not None:
-                self.place.steps.value = self.manager.current_step()
+            if self.spec.steps is not None:
+                self.spec.steps.value = self.manager.current_step()
         return bool(self.optimizer.committed)
 
     def whole(self) -> Tensors:

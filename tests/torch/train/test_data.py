@@ -1,4 +1,4 @@
-"""The sampler's place among (groups x ranks)."""
+"""The sampler's rank among (groups x ranks)."""
 
 from __future__ import annotations
 

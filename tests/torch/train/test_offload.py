@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from tests.process.train.test_hsdp_faults import same_where_shared, train
 from tests.torch.train.fakes import FakeManager, gloo_groups
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import Net, Trainer, batch, loss_of, shard
 from torchft_x.comm import ProcessGroupDummy
 from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper
@@ -130,14 +130,14 @@ def with_policy(net: Net) -> None:
     shard(net, mesh, offload_policy=CPUOffloadPolicy())
 
 
-def on_a_gpu(place: Place) -> Any:
+def on_a_gpu(spec: RankSpec) -> Any:
     torch.cuda.set_device(0)
-    t = Trainer(place, seed=place.group, cut=with_policy)
+    t = Trainer(spec, seed=spec.group, cut=with_policy)
     t.net.seen = t.net.seen.cuda()
 
     def backward(step: int) -> None:
         assert all(offloaded(p) and local(p).is_pinned() for p in t.net.parameters())
-        loss_of(t.model, batch(place.group, place.rank, step).cuda()).backward()
+        loss_of(t.model, batch(spec.group, spec.rank, step).cuda()).backward()
 
     t.backward = backward  # type: ignore[method-assign]
     return train(t, together=3)

@@ -131,9 +131,7 @@ def test_of_groups_that_quantise_otherwise_and_did_not_say_so_one_ends_with_a_se
 
     said = run_threads(2, body)
     assert sorted(map(bool, said)) == [False, True]
-    assert re.match(
-        "this group quantises in 'int[48]', and the one at place 0 of 2 in 'int[48]'; use one format", max(said)
-    )
+    assert re.match("this group quantises in 'int[48]', and rank 0 of 2 in 'int[48]'; use one format", max(said))
 
 
 def test_it_is_declared_once() -> None:

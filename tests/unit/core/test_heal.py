@@ -20,7 +20,7 @@ def of_steps(*steps: int, **fields: object) -> Quorum:
     return quorum(*(member(f"r{i}", State(s, 5 if s else 0), **fields) for i, s in enumerate(steps)))
 
 
-# (steps of r0, r1, ...; own replica; group rank) -> (heal, source, destinations, place at the top, size of the top, store)
+# (steps of r0, r1, ...; own replica; group rank) -> (heal, source, destinations, top index, top size, store)
 FIRST_STEP = [
     # All at step 0: everybody but the primary starts from its weights.
     ((0, 0), 0, 0, (False, None, (1,), 0, 2, "r0-store")),

@@ -43,7 +43,7 @@ def trained(*replica_ids: str, steps: int = 1) -> Scene:
 
 
 def follow(before: Scene, previous: JournalEntry | None, **config: object) -> Scene:
-    """Another lighthouse in its place, a second later. Everybody holds what it was sent."""
+    """The next lighthouse, a second later. Everybody holds what it was sent."""
     settings = {"keeps": True, "new_job": False, "restarted": True, "previous": previous, **config}
     scene = Scene(now=before.now + 1.0, unix=UNIX + before.now + 1.0, **settings)
     scene.quorums = dict(before.quorums)

@@ -68,7 +68,7 @@ def make_app(
     if own:
         variables[env.LIGHTHOUSE_PORT] = "30123"
         args["lighthouse"] += ["--job_groups", ",".join(str(g) for g in range(groups))]
-        args["lighthouse"] += ["--place", "${replica_id}"] if lighthouses > 1 else []
+        args["lighthouse"] += ["--index", "${replica_id}"] if lighthouses > 1 else []
     elif "lighthouse" in kinds:
         args["lighthouse"] += ["--bind", "[::]:29510"]
     roles = [

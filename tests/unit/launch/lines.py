@@ -58,7 +58,7 @@ NAMES = ("ddp", "hsdp", "diloco", "titan", "lighthouse")
 TRAINING = NAMES[:3]
 
 
-PLACES = {
+FILES = {
     "components.py": NAMES,
     "components/listed.py": NAMES,
     **{f"components/{name}.py": (name,) for name in NAMES},

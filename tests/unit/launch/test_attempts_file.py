@@ -1,4 +1,4 @@
-"""What a supervisor says to whoever starts the next one in its place."""
+"""What a supervisor says to whoever starts the next one."""
 
 from __future__ import annotations
 

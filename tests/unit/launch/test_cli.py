@@ -65,7 +65,7 @@ def test_arguments_that_do_not_parse_are_one_line(words: list[str], capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("words", "place"),
+    ("words", "group_and_node"),
     [
         (["--group", "g7", "--groups", "1"], ("g7", 0, 1)),
         (["--replica", "1", "--groups", "2"], ("1", 0, 1)),
@@ -73,13 +73,13 @@ def test_arguments_that_do_not_parse_are_one_line(words: list[str], capsys: pyte
     ],
 )
 def test_which_group_and_node_it_is(
-    words: list[str], place: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
+    words: list[str], group_and_node: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[SupervisorConfig] = []
     monkeypatch.setattr("torchft_x.launch.supervisor.group.supervise", lambda config, warm: seen.append(config) or 0)
     assert main(["supervise", *words, "--", "x.py"]) == 0
     (config,) = seen
-    assert (config.group, config.node, config.nodes) == place
+    assert (config.group, config.node, config.nodes) == group_and_node
 
 
 def test_a_lighthouse_of_a_job_in_an_unwritable_directory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The components: the same in every place and as their one list says, portable, and each mistake one sentence."""
+"""The components: the same in every file and as their one list says, portable, and each mistake one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.unit.launch.lines import NAMES, PLACES, ROOT, TRAINING
+from tests.unit.launch.lines import FILES, NAMES, ROOT, TRAINING
 from torchft_x.launch.schedulers.role import FtRole
 
 
@@ -23,9 +23,9 @@ def maker() -> ModuleType:
     return module
 
 
-def defs(place: str) -> dict[str, str]:
+def defs(file: str) -> dict[str, str]:
     """The functions of a component file, as text."""
-    text = (ROOT / place).read_text(encoding="utf-8")
+    text = (ROOT / file).read_text(encoding="utf-8")
     found = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     return {n.name: ast.get_source_segment(text, n) or "" for n in found}
 
@@ -46,16 +46,16 @@ def test_the_files_are_made_from_the_list() -> None:
 
 def test_every_file_is_made() -> None:
     there = {f"components/{p.name}" for p in (ROOT / "components").glob("*.py")} | {"components.py"}
-    assert there - {"components/__init__.py"} == set(PLACES) == set(maker().FILES)
+    assert there - {"components/__init__.py"} == set(FILES) == set(maker().FILES)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_every_place_has_all_that_its_functions_use(place: str) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_has_all_that_its_functions_use(file: str) -> None:
     space: dict = {}
-    exec(compile((ROOT / place).read_text(), place, "exec"), space)
-    for name in PLACES[place]:
+    exec(compile((ROOT / file).read_text(), file, "exec"), space)
+    for name in FILES[file]:
         assert set(space[name].__code__.co_names) <= set(space)
-        assert ast.dump(ast.parse(defs(place)[name])) == ast.dump(ast.parse(defs("components.py")[name]))
+        assert ast.dump(ast.parse(defs(file)[name])) == ast.dump(ast.parse(defs("components.py")[name]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -70,7 +70,7 @@ def test_one_that_gives_up_stops_the_other() -> None:
         close(zero, one)
 
 
-def test_a_node_with_a_wrong_place_is_refused() -> None:
+def test_a_node_with_a_wrong_number_is_refused() -> None:
     with lighthouse() as server:
         zero = Supervisor(server.address(), 0)
         wait_for(lambda: server.status()["assembly"], what="node 0")

@@ -45,7 +45,7 @@ class CreatedGroup(AcceleratorGroup):
         return None
 
     def _create(self, store: dist.Store, members: Members, device: torch.device, names: dict[str, Any]) -> Any:
-        group = self._create_one(store, members.place.rank, members.place.size)
+        group = self._create_one(store, members.info.rank, members.info.size)
         return group, _Aborter(group, members)
 
     def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:

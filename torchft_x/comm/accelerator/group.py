@@ -57,7 +57,7 @@ class AcceleratorGroup(ProcessGroup):
     def _require(self) -> None:
         lacking(self._kind, type(self).__name__)
 
-    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         """Create torch's backend, connected with the others. `names`: ``group_name``, ``global_ranks``, for reports."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class AcceleratorGroup(ProcessGroup):
         with self._lock:
             old, self._present = self._present, members
         if old is not None:
-            self._finish(old, _Ended(f"the group was configured anew ({old.place})"))
+            self._finish(old, _Ended(f"the group was configured anew ({old.info})"))
         if where is None:
             members.built.set()
             return
@@ -101,7 +101,7 @@ class AcceleratorGroup(ProcessGroup):
         action = (members, where[1], device, names, limit, old)
         threading.Thread(target=self._build, args=action, name=f"torchft_x {self._kind}", daemon=True).start()
         if not members.built.wait(limit + TIMING.late_accelerator):
-            sentence = f"Configuring {members.place} failed: the members did not connect within {limit:g} s."
+            sentence = f"Configuring {members.info} failed: the members did not connect within {limit:g} s."
             self._finish(members, DeadlineError(sentence))
         if members.error is not None:
             raise copy.copy(members.error)
@@ -137,14 +137,14 @@ class AcceleratorGroup(ProcessGroup):
             self._finish(members, e)
         except Exception as e:
             first = (str(e).strip().splitlines() or [type(e).__name__])[0]
-            self._finish(members, CollectiveError(f"Configuring {members.place} failed: {first}"))
+            self._finish(members, CollectiveError(f"Configuring {members.info} failed: {first}"))
 
     _backend_type = "NCCL"  # torch's name of the backend
 
     def _create(self, store: dist.Store, members: Members, device: torch.device, names: dict[str, Any]) -> Any:
         """Create a torch group of these members. Return it and the object whose ``abort`` ends it."""
-        backend = self._backend(store, members.place, device, names)
-        group = dist.ProcessGroup(store, members.place.rank, members.place.size)
+        backend = self._backend(store, members.info, device, names)
+        group = dist.ProcessGroup(store, members.info.rank, members.info.size)
         kind = getattr(dist.ProcessGroup.BackendType, self._backend_type)
         group._set_default_backend(kind)
         group._register_backend(torch.device(self._device), kind, backend)
@@ -152,9 +152,9 @@ class AcceleratorGroup(ProcessGroup):
 
     def _meet(self, members: Members, store: dist.Store, deadline: float, limit: float) -> None:
         """Wait until all members have come to the store. The library's own errors couldn't name the missing ones."""
-        place = members.place
-        store.set(f"torchft_x/{place.rank}", "here")
-        missing = list(range(place.size))
+        info = members.info
+        store.set(f"torchft_x/{info.rank}", "here")
+        missing = list(range(info.size))
         while missing := [rank for rank in missing if not store.check([f"torchft_x/{rank}"])]:
             if members.error is not None:
                 raise members.error
@@ -162,7 +162,7 @@ class AcceleratorGroup(ProcessGroup):
                 assert members.client is not None, "it is open"
                 who = "rank" if len(missing) == 1 else "ranks"
                 raise DeadlineError(
-                    f"Configuring {place} failed: {who} {', '.join(map(str, missing))} did not come to the store at "
+                    f"Configuring {info} failed: {who} {', '.join(map(str, missing))} did not come to the store at "
                     f"{members.client.address.target} within {limit:g} s."
                 )
             time.sleep(_MEET_PAUSE)
@@ -170,8 +170,8 @@ class AcceleratorGroup(ProcessGroup):
     def abort(self, quorum_id: int | None = None) -> None:
         """Abort as `ProcessGroup.abort` does. The library's own abort goes on in the background, maybe for seconds."""
         present = self._present
-        if present is not None and quorum_id in (None, present.place.config_id):
-            self._finish(present, CollectiveError(f"the group was aborted ({present.place})"))
+        if present is not None and quorum_id in (None, present.info.config_id):
+            self._finish(present, CollectiveError(f"the group was aborted ({present.info})"))
 
     def _finish(self, members: Members, error: TorchftXError) -> TorchftXError:
         """Fail a configuration that hasn't failed yet, and release its waiting callers. Return its first error."""
@@ -207,15 +207,15 @@ class AcceleratorGroup(ProcessGroup):
     def shutdown(self) -> None:
         present = self._present
         if present is not None:
-            self._finish(present, _Ended(f"the group was shut down ({present.place})"))
+            self._finish(present, _Ended(f"the group was shut down ({present.info})"))
 
     def size(self) -> int:
         present = self._present
-        return 1 if present is None else present.place.size
+        return 1 if present is None else present.info.size
 
     def rank(self) -> int:
         present = self._present
-        return 0 if present is None else present.place.rank
+        return 0 if present is None else present.info.rank
 
     def getBackendName(self) -> str:
         return f"torchft-{self._kind}"
@@ -226,7 +226,7 @@ class AcceleratorGroup(ProcessGroup):
             return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
         group = members.group  # read once: another thread may release it
         if members.error is not None or (group is None and not members.built.is_set()):
-            return FailedWork(refusal(op, members.place, members.error))
+            return FailedWork(refusal(op, members.info, members.error))
         try:
             if group is None:
                 return alone(op, *args)
@@ -252,9 +252,9 @@ class AcceleratorGroup(ProcessGroup):
         if members.error is not None:
             return CollectiveError(f"{op} was released: {members.error}", getattr(members.error, "suspects", ()))
         if cause is None:
-            why = f"{op} on {members.place} timed out after {self._timeout:g} s; the group was aborted."
+            why = f"{op} on {members.info} timed out after {self._timeout:g} s; the group was aborted."
         else:
-            why = f"{op} on {members.place} failed: {(str(cause).strip().splitlines() or [type(cause).__name__])[0]}"
+            why = f"{op} on {members.info} failed: {(str(cause).strip().splitlines() or [type(cause).__name__])[0]}"
         return copy.copy(self._finish(members, CollectiveError(why)))
 
     # -- the device --
@@ -276,8 +276,8 @@ class _Ended(CollectiveError):
 class Members:
     """One set of members, from the start of a `configure` to the start of the next."""
 
-    def __init__(self, place: RankInfo, replica_id: str) -> None:
-        self.place = place
+    def __init__(self, info: RankInfo, replica_id: str) -> None:
+        self.info = info
         self.replica_id = replica_id  # this member's name
         self.failed = False  # whether it ended by a failure, so that the Flight Recorder is dumped
         self.client: StoreClient | None = None  # the library uses it later, too
@@ -290,15 +290,15 @@ class Members:
         self.left: list[Any] = []  # torch's handles of abandoned operations
 
     def __repr__(self) -> str:
-        return f"{self.place}: {self.error or ('up' if self.built.is_set() else 'connecting')}"
+        return f"{self.info}: {self.error or ('up' if self.built.is_set() else 'connecting')}"
 
     def let_go(self) -> None:
         """Abort and release the library's group. May take long."""
         backend, self.group, self.backend = self.backend, None, None
         if backend is not None:
             if self.failed:
-                place = self.place
-                flight_recorder.dump(place.config_id, self.replica_id, place.rank, place.size, str(self.error))
+                info = self.info
+                flight_recorder.dump(info.config_id, self.replica_id, info.rank, info.size, str(self.error))
             _abort(backend)
         self.gone.set()
 

@@ -41,13 +41,13 @@ class ProcessGroupNCCL(AcceleratorGroup):
         if warning is not None:
             _log.warning(warning)
 
-    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options.config.blocking = 0  # so that an abort finds no thread inside NCCL
         options._timeout = _NEVER
         options.group_name = names["group_name"]
         options.global_ranks_in_group = names["global_ranks"]
-        backend = dist.ProcessGroupNCCL(store, place.rank, place.size, options)
+        backend = dist.ProcessGroupNCCL(store, info.rank, info.size, options)
         backend._set_sequence_number_for_group()
         backend.eager_connect_single_device(device)
         return backend
@@ -70,11 +70,11 @@ class ProcessGroupXCCL(AcceleratorGroup):
     _device = "xpu"
     _backend_type = "XCCL"
 
-    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupXCCL.Options()
         options._timeout = _NEVER
         options.group_name = names["group_name"]
         options.global_ranks_in_group = names["global_ranks"]
-        backend = dist.ProcessGroupXCCL(store, place.rank, place.size, options)
+        backend = dist.ProcessGroupXCCL(store, info.rank, info.size, options)
         backend._set_sequence_number_for_group()
         return backend

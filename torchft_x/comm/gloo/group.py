@@ -343,8 +343,8 @@ def _leave(generation: GlooMembership, work: Any) -> None:
 def _record(generation: GlooMembership) -> None:
     """Dump the Flight Recorder in the background; once per generation, when it has just failed or been aborted."""
     if generation.torch_group is not None and flight_recorder.wanted():
-        place = (generation.config_id, generation.replica_id, generation.rank, generation.size)
-        _in_background(functools.partial(_dump, *place, str(generation.error)))
+        about = (generation.config_id, generation.replica_id, generation.rank, generation.size)
+        _in_background(functools.partial(_dump, *about, str(generation.error)))
 
 
 def _dump(config_id: int | None, replica_id: str, rank: int, size: int, reason: str) -> None:

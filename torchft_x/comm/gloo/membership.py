@@ -42,7 +42,7 @@ class GlooMembership:
 
     def __init__(self, *, store_addr: str, replica_id: str, rank: int, size: int, config_id: int | None) -> None:
         self.replica_id = replica_id  # our name in the other members' messages
-        self.rank = rank  # our place among the members
+        self.rank = rank  # our number among the members
         self.size = size  # number of members
         self.config_id = config_id  # the quorum's id for this set of members; None if the caller has none
         self.store_address: Address | KeyedAddress | None = None  # where the members meet; None for a group of one
@@ -64,10 +64,10 @@ class GlooMembership:
         return f"GlooMembership({self}: {state})"
 
     def __str__(self) -> str:
-        return str(self._place)
+        return str(self._info)
 
     @property
-    def _place(self) -> RankInfo:
+    def _info(self) -> RankInfo:
         return RankInfo(self.rank, self.size, self.config_id)
 
     @property
@@ -86,12 +86,12 @@ class GlooMembership:
         options._timeout = timedelta(seconds=timeout)
         options._threads = GLOO_THREADS
         options._devices = [device.handle]
-        place = under(store, self._prefix)
+        prefixed = under(store, self._prefix)
         try:
-            return dist.ProcessGroupGloo(place, self.rank, self.size, options)
+            return dist.ProcessGroupGloo(prefixed, self.rank, self.size, options)
         except RuntimeError:
             if self.error is None:  # otherwise we were aborted, and the store's client is shut
-                self.missing = [rank for rank in range(self.size) if not place.check([_gloo_key(rank)])]
+                self.missing = [rank for rank in range(self.size) if not prefixed.check([_gloo_key(rank)])]
             raise
 
     def meet(self, store: dist.Store, device: Device) -> None:
@@ -100,13 +100,13 @@ class GlooMembership:
         Polls instead of waiting in the store: keys of an ended configuration get deleted, and broken waits of torch's
         store print pages of C++ stack traces.
         """
-        place = under(store, self._prefix)
+        prefixed = under(store, self._prefix)
         notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
-        place.set(_notice_key(self.rank), json.dumps(notice)[:_MAX_NOTICE])
+        prefixed.set(_notice_key(self.rank), json.dumps(notice)[:_MAX_NOTICE])
         members: dict[str, tuple[int, str]] = {}
         give_up = time.monotonic() + TIMING.meet
         for rank in range(self.size):
-            while (raw := value_within(place, _notice_key(rank), _MEET_PAUSE)) is None:
+            while (raw := value_within(prefixed, _notice_key(rank), _MEET_PAUSE)) is None:
                 if self.error is not None or time.monotonic() > give_up:
                     return
             members.update((address, (rank, name)) for address, name in _read_notice(raw))
@@ -132,7 +132,7 @@ class GlooMembership:
 
     def refusal(self, op: str) -> CollectiveError:
         """Return the error for a collective that can't be started now."""
-        return refusal(op, self._place, self.error)
+        return refusal(op, self._info, self.error)
 
     def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
         """Return the error of a failed collective. `cause` is None if the limit given to ``wait()`` ran out."""

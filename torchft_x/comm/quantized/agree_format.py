@@ -44,10 +44,10 @@ def _judge(rank: int, names: Sequence[str], contributing: Sequence[bool]) -> Exc
     leader = next((r for r, does in enumerate(contributing) if does), 0)
     if names[rank] != names[leader]:
         return ConfigError(
-            f"this group quantises in {names[rank]!r}, and the one at place {leader} of {len(names)} in {names[leader]!r}; use "
+            f"this group quantises in {names[rank]!r}, and rank {leader} of {len(names)} in {names[leader]!r}; use "
             "one format in the whole job, and say it before the first step (Manager.declare_quantization)."
         )
-    wrong = [f"the one at place {r} in {name!r}" for r, name in enumerate(names) if name != names[leader]]
+    wrong = [f"rank {r} in {name!r}" for r, name in enumerate(names) if name != names[leader]]
     if wrong:
         return CollectiveError(f"this group quantises in {names[rank]!r}, and {', '.join(wrong)}: it must end.")
     return None

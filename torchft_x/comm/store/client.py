@@ -265,12 +265,12 @@ class MeetingStore(dist.Store):
 def _connect(address: Address, deadline: float, seen: Callable[[socket.socket], None]) -> socket.socket:
     where = address.target
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         sock = not_inherited(socket.socket(family, kind, protocol))
         try:
             seen(sock)
             sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            sock.connect(place)
+            sock.connect(target)
         except OSError:
             sock.close()
             raise

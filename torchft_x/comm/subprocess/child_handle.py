@@ -94,11 +94,11 @@ class _Pending(NamedTuple):
 class ChildHandle:
     """One child process. The owner calls `configure`, then `issue` any number of times, and `end`, from any thread."""
 
-    def __init__(self, kind: str, device: str, memory: shared_memory.SharedSegments, place: RankInfo) -> None:
+    def __init__(self, kind: str, device: str, memory: shared_memory.SharedSegments, info: RankInfo) -> None:
         self._kind = kind  # kind of group, a key of child_main.KINDS
         self._shared_device = "cuda" if device == "cuda" else None  # tensors on this device are shared, others copied
         self._arena = memory
-        self.place = place  # this member's place among the members
+        self.info = info
         self._pid = os.getpid()  # a forked process shares the pipes and must not touch them
         self._lock = threading.Lock()  # guards the fields below; held only briefly, never while blocking
         self.error: TorchftXError | None = None  # the first failure; never unset
@@ -145,7 +145,7 @@ class ChildHandle:
         except (CollectiveError, RuntimeError, OSError, ValueError) as e:
             # Other members may have started it. From here on the members are out of step, so the group can't be used
             # any more.
-            return FailedWork(self.end(CollectiveError(f"{op} on {self.place} failed: {e}")))
+            return FailedWork(self.end(CollectiveError(f"{op} on {self.info} failed: {e}")))
         work = ChildWork(args[0] if args else [], load.devices, self._late_for(op))
         work.limit = self.timeout + TIMING.late_child
         with self._issuing:
@@ -154,7 +154,7 @@ class ChildHandle:
                 if self.error is not None:
                     if load.segment is not None:
                         self._arena.give_back(load.segment)
-                    return FailedWork(refusal(op, self.place, self.error))
+                    return FailedWork(refusal(op, self.info, self.error))
                 self._pending[number] = _Pending(op, work, load)
             self._send(number, op, packed, load)
         return work
@@ -216,7 +216,7 @@ class ChildHandle:
     def _late_for(self, op: str) -> Callable[[float | None], None]:
         def late(given: float | None) -> None:
             limit = "the limit given to wait()" if given else f"{self.timeout:g} s"
-            self.end(CollectiveError(f"{op} on {self.place} timed out after {limit}; the group was aborted."))
+            self.end(CollectiveError(f"{op} on {self.info} timed out after {limit}; the group was aborted."))
 
         return late
 
@@ -256,7 +256,7 @@ class ChildHandle:
         except EOFError:
             pass
         how = self._how_it_ended()
-        self.end(CollectiveError(f"the group ({self.place}) failed: {how or 'its child process is out of reach'}"))
+        self.end(CollectiveError(f"the group ({self.info}) failed: {how or 'its child process is out of reach'}"))
         self._lifeline.close()
         self._commands.close()
         with self._lock:

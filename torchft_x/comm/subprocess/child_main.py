@@ -86,8 +86,8 @@ class _Service:
         try:
             if self._device != "cpu":
                 torch.get_device_module(self._device).set_device(message["device"])
-            place = {"host": message["host"]} if self._device == "cpu" else {}
-            self._group = getattr(importlib.import_module(module), name)(message["timeout"], **place)
+            options = {"host": message["host"]} if self._device == "cpu" else {}
+            self._group = getattr(importlib.import_module(module), name)(message["timeout"], **options)
             self._group.configure(**message["at"])
         except Exception as e:
             return _error(e)

@@ -66,7 +66,7 @@ class ProcessGroupBaby(ProcessGroup):
 
     def __repr__(self) -> str:
         present = self._present
-        state = "not configured" if present is None else f"{present.place}: {present.error or 'up'}"
+        state = "not configured" if present is None else f"{present.info}: {present.error or 'up'}"
         return f"{type(self).__name__}({state})"
 
     @property
@@ -85,10 +85,10 @@ class ProcessGroupBaby(ProcessGroup):
         global_ranks: list[int] | None = None,
     ) -> None:
         """Connect new members, see `ProcessGroup.configure`. A group of one needs no child, and contacts nobody."""
-        place = checked(rank, world_size, quorum_id)
+        info = checked(rank, world_size, quorum_id)
         with self._lock:
             self._end("the group was configured anew")
-            made = _Alone(place) if world_size == 1 else ChildHandle(self._kind, self._device, self._arena, place)
+            made = _Alone(info) if world_size == 1 else ChildHandle(self._kind, self._device, self._arena, info)
             self._latest[:] = [made]
         if isinstance(made, ChildHandle):
             at = {"store_addr": store_addr, "replica_id": replica_id, "rank": rank, "world_size": world_size}
@@ -98,10 +98,10 @@ class ProcessGroupBaby(ProcessGroup):
         child.configure(self._timeout, _device_index(self._device), self._host, at)
         limit = max(self._timeout, _START_LIMIT)
         if not child.started.wait(limit):
-            child.end(DeadlineError(f"Configuring {child.place} failed: no child process was there in {limit:g} s."))
+            child.end(DeadlineError(f"Configuring {child.info} failed: no child process was there in {limit:g} s."))
         elif not child.configured.wait(limit := self._timeout + TIMING.late_child):
             child.end(
-                DeadlineError(f"Configuring {child.place} failed: its child process did not answer in {limit:g} s.")
+                DeadlineError(f"Configuring {child.info} failed: its child process did not answer in {limit:g} s.")
             )
         if child.error is not None:
             raise copy.copy(child.error)
@@ -111,8 +111,8 @@ class ProcessGroupBaby(ProcessGroup):
 
     def _end(self, why: str, quorum_id: int | None = None) -> None:
         present = self._present  # read once, so that a newer one stays
-        if present is not None and present.error is None and quorum_id in (None, present.place.config_id):
-            present.end(CollectiveError(f"{why} ({present.place})"))
+        if present is not None and present.error is None and quorum_id in (None, present.info.config_id):
+            present.end(CollectiveError(f"{why} ({present.info})"))
 
     def errored(self) -> Exception | None:
         present = self._present
@@ -129,11 +129,11 @@ class ProcessGroupBaby(ProcessGroup):
 
     def size(self) -> int:
         present = self._present
-        return 1 if present is None else present.place.size
+        return 1 if present is None else present.info.size
 
     def rank(self) -> int:
         present = self._present
-        return 0 if present is None else present.place.rank
+        return 0 if present is None else present.info.rank
 
     def num_active_work(self) -> int:
         """Return the number of collectives whose end the child has not reported."""
@@ -148,7 +148,7 @@ class ProcessGroupBaby(ProcessGroup):
         if present is None:
             return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
         if present.error is not None or (isinstance(present, ChildHandle) and not present.configured.is_set()):
-            return FailedWork(refusal(op, present.place, present.error))
+            return FailedWork(refusal(op, present.info, present.error))
         return present.issue(op, args)
 
 
@@ -183,15 +183,15 @@ class ProcessGroupBabyXCCL(ProcessGroupBaby):
 class _Alone:
     """A configuration with one member, which needs no child."""
 
-    def __init__(self, place: RankInfo) -> None:
-        self.place = place
+    def __init__(self, info: RankInfo) -> None:
+        self.info = info
         self.error: TorchftXError | None = None
 
     def issue(self, op: str, args: tuple[Any, ...]) -> Work:
         try:
             return alone(op, *args)
         except (RuntimeError, ValueError) as e:
-            return FailedWork(self.end(CollectiveError(f"{op} on {self.place} failed: {e}")))
+            return FailedWork(self.end(CollectiveError(f"{op} on {self.info} failed: {e}")))
 
     def end(self, error: TorchftXError) -> TorchftXError:
         self.error = self.error or error

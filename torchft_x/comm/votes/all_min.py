@@ -53,7 +53,7 @@ class AllMin:
 
         Args:
             store_addr: ``host:port/prefix`` common to all members, with a prefix of its own for each set of members.
-            rank: this rank's place in `names`.
+            rank: this rank's index in `names`.
             names: replica ids of all members, by rank.
             config_id: names this set of members in `abort`.
             timeout: seconds.

@@ -28,7 +28,7 @@ class AllMinMesh:
     """One set of members that vote with each other, as seen by one of them. `end` may be called from any thread.
 
     Args:
-        rank: our place among the members.
+        rank: our number among the members.
         names: replica ids of all members, by rank.
         width: number of integers (int64) in a row.
     """
@@ -107,8 +107,8 @@ class AllMinMesh:
             try:
                 self._connect()
             except (OSError, RuntimeError, ValueError) as e:
-                released = f"{self._place} was released: {self._why}." if self._why else ""
-                error: TorchftXError = CollectiveError(released or f"{self._place} failed: {_first_line(e)}")
+                released = f"{self._label} was released: {self._why}." if self._why else ""
+                error: TorchftXError = CollectiveError(released or f"{self._label} failed: {_first_line(e)}")
                 if isinstance(e, TorchftXError):
                     error = e
                 self.end(str(error))
@@ -138,10 +138,10 @@ class AllMinMesh:
 
     def _check(self, missing: Sequence[int]) -> None:
         if self._why:
-            raise CollectiveError(f"{self._place} was released: {self._why}.")
+            raise CollectiveError(f"{self._label} was released: {self._why}.")
         if time.monotonic() > self._deadline:
             who = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in missing)
-            raise DeadlineError(f"{self._place} failed: {who} did not come in time.")
+            raise DeadlineError(f"{self._label} failed: {who} did not come in time.")
 
     def _call(self, store: dist.Store, rank: int) -> socket.socket:
         """Connect to `rank` and introduce ourselves. Return the connection."""
@@ -154,7 +154,7 @@ class AllMinMesh:
             where, secret = (str(notice["host"]), int(notice["port"])), bytes.fromhex(notice["secret"])
         except (ValueError, TypeError, KeyError) as e:
             raise CollectiveError(
-                f"{self._place} failed: what {self._name(rank)} says of itself is no address: {e}."
+                f"{self._label} failed: what {self._name(rank)} says of itself is no address: {e}."
             ) from None
         try:
             sock = self._dial(where, rank)
@@ -162,7 +162,7 @@ class AllMinMesh:
             sock.setblocking(False)
         except OSError as e:
             self._check([rank])
-            words = f"{self._place} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {e}."
+            words = f"{self._label} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {e}."
             raise CollectiveError(words, (self._names[rank],)) from None
         return sock
 
@@ -267,7 +267,7 @@ class AllMinMesh:
         return f"rank {self._rank} of {self.size}"
 
     @property
-    def _place(self) -> str:
+    def _label(self) -> str:
         return f"connecting {self._short} for the vote of configuration {self.config_id}"
 
 

@@ -80,7 +80,7 @@ class Hub:
         self._listener: socket.socket | None
         self._listener, shown = listen(host, 0, backlog=max(256, ranks))
         self._listener.setblocking(False)
-        self.place = json.dumps(
+        self.contact = json.dumps(
             {"host": shown, "port": self._listener.getsockname()[1], "secret": self._secret.hex()}
         ).encode()
         self._lock = threading.Lock()  # guards `_open` and `_why`; never held while waiting
@@ -231,24 +231,24 @@ class Spoke:
     """Another rank's end of the vote. Used by one thread at a time, except for `end`.
 
     Args:
-        place: the `Hub.place` of rank 0: its address and secret.
+        contact: the `Hub.contact` of rank 0: its address and secret.
         rank: this one.
 
-    Raises `UnreachableError` if rank 0 can't be reached within `timeout` seconds, `RefusedError` if `place` can't be
-    parsed.
+    Raises `UnreachableError` if rank 0 can't be reached within `timeout` seconds, `RefusedError` if `contact` can't
+    be parsed.
     """
 
-    def __init__(self, place: bytes, rank: int, timeout: float) -> None:
+    def __init__(self, contact: bytes, rank: int, timeout: float) -> None:
         self.expects_start = False  # a commit was received, and the start of the next step was not
         self.connected = True  # whether the group had a session with the lighthouse when its newest step began
         self._why = ""  # why it has ended, as a clause; empty if it hasn't
         self._heard = b""  # bytes received and not yet parsed
         try:
-            said = json.loads(place)
+            said = json.loads(contact)
             where, secret = (str(said["host"]), int(said["port"])), bytes.fromhex(said["secret"])
             hello = introduction(secret, rank)
         except (ValueError, TypeError, KeyError, struct.error) as e:
-            raise RefusedError(f"what group rank 0 says about its place is not understood: {e}.") from None
+            raise RefusedError(f"what group rank 0 says about its address is not understood: {e}.") from None
         try:
             self._sock = not_inherited(socket.create_connection(where, timeout))
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

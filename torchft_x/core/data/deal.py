@@ -1,6 +1,6 @@
 """Share the slots of a step out among the groups whose gradients count.
 
-A *slot* is the place of one micro batch in a step. A group *holds* a slot if it has computed the slot's gradient in this
+A *slot* is room for one micro batch in a step. A group *holds* a slot if it has computed the slot's gradient in this
 very step and keeps it. It reports the slots that it holds when it asks for a quorum inside a step that failed, so the quorum
 message lists the holders. In all other quorums nobody holds anything.
 """

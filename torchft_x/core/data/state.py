@@ -19,8 +19,8 @@ Piece = tuple[int, int, int]
 class DataState:
     """Position in a data set of `length` samples. Positions of an epoch before `cursor` are committed, but for `debt`.
 
-    The next step's places are first those of the debt, then the positions from the cursor on; slot s of `batch` samples has the
-    places s * batch to (s + 1) * batch. `cursor` counts samples, so slots and batch may change between two runs.
+    The next step's samples are first those of the debt, then those from the cursor on; slot s of `batch` samples has
+    the samples s * batch to (s + 1) * batch. `cursor` counts samples, so slots and batch may change between two runs.
     """
 
     seed: int
@@ -66,7 +66,7 @@ class DataState:
         if not slots:
             return self
         batch, length, owed = options.batch, options.used(self.length), self.owed
-        reached = slots[-1][1] * batch  # earlier places are committed or become debt
+        reached = slots[-1][1] * batch  # earlier samples are committed or become debt
         missing = without(((0, slots[-1][1]),), slots)
         debt = [piece for start, stop in missing for piece in self._pieces(start * batch, stop * batch, options)]
         debt += self._pieces(reached, owed, options)
@@ -79,7 +79,7 @@ class DataState:
         return replace(self, epoch=self.epoch + epochs, cursor=cursor, debt=_joined(debt))
 
     def _pieces(self, start: int, stop: int, options: DataOptions) -> tuple[Piece, ...]:
-        """Return the positions at the places `start` to `stop`."""
+        """Return the positions of the samples `start` to `stop` of the next step."""
         length = options.used(self.length)
         if options.tail is Tail.SHORT:
             stop = min(stop, self.owed + length - self.cursor)
@@ -89,12 +89,12 @@ class DataState:
             if start < min(stop, size):
                 found.append((epoch, low + start, low + min(stop, size)))
             start, stop = max(0, start - size), max(0, stop - size)
-        place, end = min(self.cursor, length) + start, min(self.cursor, length) + stop
-        while place < end:
-            epochs, low = divmod(place, length)
-            high = min(length, low + end - place)
+        at, end = min(self.cursor, length) + start, min(self.cursor, length) + stop
+        while at < end:
+            epochs, low = divmod(at, length)
+            high = min(length, low + end - at)
             found.append((self.epoch + epochs, low, high))
-            place += high - low
+            at += high - low
         return tuple(found)
 
     def check_same(self, mine: DataState) -> None:

@@ -129,11 +129,11 @@ class GangCoordinator:
             return [effect for group in self._groups.values() for effect in self._settle(group, now)]
         if isinstance(event, NodeHere):
             return self._on_here(event, now)
-        place = self._sessions.get(event.session)
-        if place is None:  # the stream has been replaced or refused
+        known = self._sessions.get(event.session)
+        if known is None:  # the stream has been replaced or refused
             return []
-        effects = self._hear(*place, event, now)
-        return [*effects, *self._settle(place[0], now)]
+        effects = self._hear(*known, event, now)
+        return [*effects, *self._settle(known[0], now)]
 
     # --- hearing -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Detects changes of the facts that the next lighthouse at this place must know (R8c). The shell writes them to the journal.
+"""Detects changes of the facts that the job's next lighthouse must know (R8c). The shell writes them to the journal.
 
 A quorum, a grant and a lease are written before they are sent, and so is the return of a lost member. A loss or an end is
 written within a tick, because a lighthouse that does not know of it waits longer, which is harmless.

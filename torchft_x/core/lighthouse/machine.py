@@ -97,7 +97,7 @@ class Lighthouse:
             now=now,
             unix=unix,
         )
-        # What the next lighthouse at this place must know.
+        # What the job's next lighthouse must know.
         self._journal_writer = JournalWriter(self._members, self._quorum_state, self._finished_job)
         # Effects of the start, returned with those of the first event.
         self._first_effects = self._next_quorum.inherit(config.previous) if config.previous is not None else []

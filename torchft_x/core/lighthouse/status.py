@@ -20,7 +20,7 @@ class MemberView:
     """One member, at one moment. Times are seconds until that moment, except that of a pause."""
 
     replica_id: str
-    place: int  # rank in the order in which members came
+    index: int  # in the order in which members came
     attempt: int  # number of its attempt
     inside: bool  # whether it is a member of the present quorum
     carrier: bool  # whether it is up to date in the present quorum
@@ -74,7 +74,7 @@ def view(
         halt = members.supervisors.halt_of(r.attempt_id.token, now - config.silence.host)
         return MemberView(
             replica_id=r.replica_id,
-            place=r.place,
+            index=r.index,
             attempt=r.attempt_id.number,
             inside=inside,
             carrier=carrier,

@@ -149,9 +149,9 @@ class Stragglers:
     def _broken(self, members: Sequence[Member]) -> list[_Link]:
         """Return the pairs of these members of which one could not reach the other in the present quorum."""
         inside = [m.replica_id for m in members if m.replica_id in self._quorum_state.inside]
-        place = {name: i for i, name in enumerate(inside)}
+        index = {name: i for i, name in enumerate(inside)}
         joins = [r.join for r in self._members.named(inside) if r.join is not None and r.join.unreached]
-        pairs = {(place[j.member.replica_id], place[name]) for j in joins for name in j.unreached if name in place}
+        pairs = {(index[j.member.replica_id], index[name]) for j in joins for name in j.unreached if name in index}
         return [(inside[a], inside[b]) for a, b in sorted({(min(p), max(p)) for p in pairs}) if a != b]
 
     @property
@@ -222,12 +222,12 @@ def fewest_without(
     The member with the most broken links goes first, and of two with as many the later one in rank order. Return []
     where the others could not go on: then nothing is won by leaving a member out.
     """
-    place = {name: i for i, name in enumerate(members)}
+    index = {name: i for i, name in enumerate(members)}
     out: list[str] = []
     left = list(broken)
     while left:
         bad = Counter(name for link in left for name in link)
-        order = sorted(bad, key=lambda name: (-bad[name], -place[name]))
+        order = sorted(bad, key=lambda name: (-bad[name], -index[name]))
         found = next((name for name in order if goes_without(frozenset([*out, name]))), None)
         if found is None:
             return []

@@ -287,7 +287,7 @@ class MemberTable:
     def away(self, inside: frozenset[str]) -> list[MemberRecord]:
         """Return those of these replica ids that have no session and no proof of death: they may or may not be dead."""
         apart = [r for r in self._apart.values() if r.replica_id in inside and not r.unary and not r.proof]
-        return sorted(apart, key=lambda r: r.place)
+        return sorted(apart, key=lambda r: r.index)
 
     def prune(self, keep: frozenset[str]) -> None:
         """Forget lost members that nobody will ask about again."""

@@ -52,7 +52,7 @@ class MemberRecord:
 
     replica_id: str
     heard: float  # last sign of life
-    place: int = 0  # number of the record, in the order in which records were made
+    index: int = 0  # in the order in which records were made
     unary: bool = False  # a client of torchft without a session: no lease, no push, torchft's rules
     attempt_id: AttemptId = AttemptId()
     address: str = ""

@@ -58,9 +58,9 @@ class SupervisorLiveness:
         The values are JSON-able.
         """
         return [
-            {"group": group, "node": node, "host": place.host, "heard": now - place.last_sign}
+            {"group": group, "node": node, "host": presence.host, "heard": now - presence.last_sign}
             for group, nodes in self._groups.items()
-            for node, place in nodes.items()
+            for node, presence in nodes.items()
         ]
 
     def rest(self, group: str, rests: bool) -> None:
@@ -92,9 +92,9 @@ class SupervisorLiveness:
             self._held[stream] = state
 
     def arrive(self, event: SupervisorHere, now: float) -> None:
-        place = self._groups.setdefault(event.group, {}).setdefault(event.node, Presence())
-        place.arrive(event.stream, event.host, now)
-        self._on[event.stream] = place
+        presence = self._groups.setdefault(event.group, {}).setdefault(event.node, Presence())
+        presence.arrive(event.stream, event.host, now)
+        self._on[event.stream] = presence
 
     def receive(self, stream: int, now: float) -> None:
         if stream in self._on:
@@ -102,17 +102,17 @@ class SupervisorLiveness:
 
     def leave(self, event: SupervisorGone, now: float) -> None:
         """Drop a supervisor's stream, and its reports with it: it repeats what is true on its next stream."""
-        place = self._on.pop(event.stream, None)
+        presence = self._on.pop(event.stream, None)
         self._held.pop(event.stream, None)
-        if place is not None:
+        if presence is not None:
             self._forget(event.stream)
             if event.node == 0:
-                self._last[event.group] = place.heard[event.stream]
+                self._last[event.group] = presence.heard[event.stream]
             token = self._tells.pop(event.stream, "")
             if self._told_on.pop(token, None) is not None:
-                self._silent[token] = place.heard[event.stream]
-            place.leave(event.stream, now)
-            if not place.here:
+                self._silent[token] = presence.heard[event.stream]
+            presence.leave(event.stream, now)
+            if not presence.here:
                 del self._groups[event.group][event.node]
             if not self._groups[event.group]:
                 del self._groups[event.group]
@@ -180,8 +180,8 @@ class SupervisorLiveness:
         '': there is none.
         """
         nodes = self._groups.get(self._watched.get(token, ""), {})
-        silent = (place for node, place in nodes.items() if node and place.last_sign < since)
-        return next((place.host for place in silent), "")
+        silent = (presence for node, presence in nodes.items() if node and presence.last_sign < since)
+        return next((presence.host for presence in silent), "")
 
     def halt_of(self, token: str, since: float) -> StoppedProcess | None:
         """Return the longest stop of a process of that attempt that a supervisor heard at `since` or later reports.
@@ -201,7 +201,7 @@ class SupervisorLiveness:
 
     def forgive(self, seconds: float, now: float) -> None:
         """Shift every last sign of life: the lighthouse was starved for so long, and the silence was its own."""
-        for place in [place for nodes in self._groups.values() for place in nodes.values()]:
-            place.forgive(seconds, now)
+        for presence in [presence for nodes in self._groups.values() for presence in nodes.values()]:
+            presence.forgive(seconds, now)
         self._last = {group: min(now, heard + seconds) for group, heard in self._last.items()}
         self._silent = {token: min(now, heard + seconds) for token, heard in self._silent.items()}

@@ -41,7 +41,7 @@ class Register(Protocol):
         """
 
     def swap(self, expected: LeaseEntry, new: LeaseEntry) -> bool:
-        """Put `new` in the place of `expected`. Return False if another entry was there; nothing has changed then.
+        """Replace `expected` by `new`. Return False if another entry was there; nothing has changed then.
 
         Raise `OSError` if the outcome is not known. A caller may then try again with the same entries, and gets True
         if an earlier try succeeded.

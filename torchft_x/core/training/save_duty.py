@@ -26,14 +26,14 @@ class SaveDuty:
     def __repr__(self) -> str:
         return f"<SaveDuty every {self._every} steps, first {self.first}>"
 
-    def committed(self, step: int, place: int | None) -> bool:
-        """Return whether this group saves `step`, just committed. `place`: index among the participants; None: none.
+    def committed(self, step: int, index: int | None) -> bool:
+        """Return whether this group saves `step`, just committed. `index`: that among the participants; None: none.
 
         A group that becomes the first takes over and saves the present step at once: the group before it may have died
         in the middle of its save.
         """
         due = step % self._every == 0
-        self.first = place == 0
+        self.first = index == 0
         if not self.first:
             self._entrusted = self._entrusted or due
             return False

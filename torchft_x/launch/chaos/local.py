@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.chaos.place import Target
+from torchft_x.launch.chaos.targets import Target
 from torchft_x.launch.postmortem import probe_worker
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import is_event
@@ -32,7 +32,7 @@ _LONGEST = 1 << 16  # bytes of a line that are read
 
 
 class LocalRun:
-    """`Place` of a run on this host. The constructor raises `ConfigError` if the run is another user's."""
+    """`Targets` of a run on this host. The constructor raises `ConfigError` if the run is another user's."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
@@ -41,7 +41,7 @@ class LocalRun:
         if owner != os.geteuid():
             raise ConfigError(f"{harmless(run_dir)} belongs to another user ({owner}); only its owner may strike it.")
 
-    def targets(self) -> list[Target]:
+    def living(self) -> list[Target]:
         alive = set(job_processes(self.run_dir))
         self._drained &= alive
         written = (_first_line(path) for path in self.run_dir.glob("events/*.jsonl"))
@@ -60,7 +60,7 @@ class LocalRun:
             return belongs(target.pid, self.run_dir) and self._hang(target, seconds)
         victims = [target]
         if kind == "drain":
-            victims = [t for t in self.targets() if t.role == "worker" and t.group == target.group]
+            victims = [t for t in self.living() if t.role == "worker" and t.group == target.group]
         struck = [t.pid for t in victims if self._send(t.pid, _SIGNALS[kind])]
         if kind == "drain":
             self._drained.update(struck)

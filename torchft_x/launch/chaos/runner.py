@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torchft_x.launch.chaos.place import Place, Target
 from torchft_x.launch.chaos.schedule import LASTING, Planned
+from torchft_x.launch.chaos.targets import Target, Targets
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import EventLog, subscribe
 
@@ -25,13 +25,13 @@ class Chaos:
 
     def __init__(
         self,
-        place: Place,
+        targets: Targets,
         run_dir: Path | None,
         say: Callable[[str], object] = print,
         keep: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         """`keep` is called with each fault's event, for a run without a directory on this host."""
-        self._place = place
+        self._targets = targets
         self._events = EventLog(run_dir, "chaos")
         self._end_keeping = subscribe(keep) if keep is not None else lambda: None
         self._say = say
@@ -43,7 +43,7 @@ class Chaos:
 
     def __exit__(self, *exc: object) -> None:
         for _, target in self._stopped:
-            self._place.resume(target)
+            self._targets.resume(target)
         self._events.close()
         self._end_keeping()
 
@@ -65,13 +65,13 @@ class Chaos:
         struck: list[tuple[Target, float, float]] = []
 
         def once() -> bool:
-            target = planned.choose(self._place.targets())
+            target = planned.choose(self._targets.living())
             if target is None:
                 return False
             if stops and seconds is not None:  # registered before the stop, so that it is resumed in any case
                 self._stopped.append((time.monotonic() + seconds, target))
             began = time.time(), time.monotonic()  # before the strike, whose effects may come at once
-            if self._place.strike(target, planned.kind, seconds):
+            if self._targets.strike(target, planned.kind, seconds):
                 struck.append((target, *began))
             return bool(struck)
 
@@ -99,11 +99,11 @@ class Chaos:
             now = time.monotonic()
             for end, target in self._stopped:
                 if now >= end:
-                    self._place.resume(target)
+                    self._targets.resume(target)
             self._stopped = [(end, target) for end, target in self._stopped if now < end]
-            if now > looked + 1.0:  # `targets` reads all processes of the host
+            if now > looked + 1.0:  # `living` reads all processes of the host
                 looked = now
-                if not self._place.targets():
+                if not self._targets.living():
                     raise ChaosEnded(f"the job has ended after {self.done} faults.")
             if deadline is not None and now > deadline:
                 raise ChaosEnded(f"nobody who can be struck was there for {seconds:.0f} s, after {self.done} faults.")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.chaos.place import Target
+from torchft_x.launch.chaos.targets import Target
 from torchft_x.timing import TIMING
 
 KINDS = {

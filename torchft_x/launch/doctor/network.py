@@ -219,7 +219,7 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
         return problem(
             "lighthouse",
             f"{where} answers, but is none of torchft_x: perhaps torchft's own, which torchft_x's Manager can't use. "
-            "Start `torchft_x lighthouse` in its place; torchft's clients can use that, too.",
+            "Start `torchft_x lighthouse` instead; torchft's clients can use that, too.",
         )
     except TorchftXError as e:
         return problem("lighthouse", f"{where} takes connections, but does not answer as a lighthouse: {e}")

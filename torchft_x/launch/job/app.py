@@ -72,7 +72,7 @@ def _lighthouse(job: FtJob) -> FtRole:
     """Return the lighthouse's role. Its address is added at its start: only there is known whether it has its own host."""
     groups = ",".join(str(g) for g in range(job.replicas))
     args = ["-m", "torchft_x", "lighthouse", "--min_replicas", str(job.min_replicas)]
-    args += ["--place", "${replica_id}"] if job.lighthouses > 1 else []
+    args += ["--index", "${replica_id}"] if job.lighthouses > 1 else []
     args += ["--job_groups", groups, "--job_min_replicas", str(job.min_replicas), "--run_dir", job.run_dir]
     return FtRole(
         name="lighthouse",

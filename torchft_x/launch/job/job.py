@@ -162,7 +162,7 @@ class FtJob:
     def __post_init__(self) -> None:
         if not (self.script or self.module):
             raise ConfigError("--script is empty; name the training script.")
-        check_place(self.name, self.run_dir, self.log_level, self.log_format)
+        check_common(self.name, self.run_dir, self.log_level, self.log_format)
         self._check_groups()
         check_env(self.env, what="--env", refused=_REFUSED)
         if self.lighthouse:
@@ -281,7 +281,7 @@ class DilocoSettings:
         }
 
 
-def check_place(name: str, run_dir: str, log_level: str, log_format: str) -> None:
+def check_common(name: str, run_dir: str, log_level: str, log_format: str) -> None:
     """Raise `ConfigError` if a parameter that jobs and stand-alone lighthouses have in common is wrong."""
     if not run_dir.startswith("/"):
         raise ConfigError(f"--run_dir {run_dir!r} is not an absolute path.")

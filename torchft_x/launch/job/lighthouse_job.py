@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torchx import specs
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.job import check_place
+from torchft_x.launch.job.job import check_common
 from torchft_x.launch.job.parse import parse_resource
 
 
@@ -41,7 +41,7 @@ class FtLighthouse:
     log_format: str = "text"
 
     def __post_init__(self) -> None:
-        check_place(self.name, self.run_dir or "/", self.log_level, self.log_format)
+        check_common(self.name, self.run_dir or "/", self.log_level, self.log_format)
         if self.min_replicas < 1:
             raise ConfigError(f"--min_replicas is {self.min_replicas}; it must be 1 or more.")
         if self.lease_dir and self.state_file:

@@ -30,7 +30,7 @@ def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
     """Return the addresses as they were written. They are checked, but no name is resolved."""
     words = tuple(word.strip() for word in text.split(","))
     if not all(words):
-        raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT,HOST:PORT.")
+        raise ConfigError(f"{what} {text!r} has nothing between two commas; write HOST:PORT,HOST:PORT.")
     for word, address in zip(words, net.parse_addresses(text, what=what), strict=True):
         if address.port == 0:
             raise ConfigError(f"{what} {word!r}: port 0 is no port to connect to.")

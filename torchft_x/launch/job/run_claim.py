@@ -36,7 +36,7 @@ _ROLES = {b"lighthouse", b"supervise", b"accompany"}  # subcommands of torchft_x
 
 
 @dataclass(frozen=True)
-class Place:
+class PidScope:
     """Scope of process ids: one boot of a host, and one pid namespace."""
 
     host: str
@@ -49,7 +49,7 @@ class Entry:
     """Content of a claim file."""
 
     job: str
-    place: Place
+    scope: PidScope
     local: bool
     """Whether all roles of the job run on that host."""
     beat: str
@@ -64,15 +64,15 @@ class Verdict(enum.Enum):
     """Undecided: the claim is held if it is renewed while it is watched."""
 
 
-def judge(found: Entry | None, job: str, here: Place, runs: Callable[[str], bool]) -> Verdict:
+def judge(found: Entry | None, job: str, here: PidScope, runs: Callable[[str], bool]) -> Verdict:
     """Decide whether `job` may have the run directory now. `runs` returns whether a role of a job runs on this host."""
     if found is None or found.over or found.job == job:
         return Verdict.FREE
-    if found.place == here:
+    if found.scope == here:
         if runs(found.job):
             return Verdict.HELD
         return Verdict.FREE if found.local else Verdict.WATCH
-    rebooted = found.place.host == here.host and found.place.boot != here.boot
+    rebooted = found.scope.host == here.host and found.scope.boot != here.boot
     return Verdict.FREE if found.local and rebooted else Verdict.WATCH
 
 
@@ -82,7 +82,7 @@ class RunClaim:
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         local = env.is_local_job(environ) or env.read(env.LAUNCHER_PID, None, environ) is not None
         self.path = run_dir / "claim"
-        self._entry = Entry(job=env.read(env.TORCHX_JOB_ID, "", environ) or "", place=_here(), local=local, beat="")
+        self._entry = Entry(job=env.read(env.TORCHX_JOB_ID, "", environ) or "", scope=_here(), local=local, beat="")
         self._ended = threading.Event()
         self.lost = ""  # why this role must end; set once
 
@@ -98,7 +98,7 @@ class RunClaim:
             while await_free(self.path, self._entry.job, wait):
                 with _exclusive(self.path):
                     found = read(self.path)
-                    if judge(found, self._entry.job, self._entry.place, _runs) is Verdict.HELD:
+                    if judge(found, self._entry.job, self._entry.scope, _runs) is Verdict.HELD:
                         continue
                     if found is None or found.over or found.job != self._entry.job:
                         self._renew()
@@ -177,7 +177,8 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
                 return True
             if looks == 0:
                 log_lines.print_line(
-                    f"torchft_x: the job {found.job} has begun in the run directory {path.parent} on host {found.place.host}, and "
+                    f"torchft_x: the job {found.job} has begun in the run directory {path.parent} on host "
+                    f"{found.scope.host}, and "
                     f"its end is not written there: looking for {TIMING.run_watch:g} s whether it still runs"
                 )
         looks += 1
@@ -187,8 +188,8 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
 
 def sentence(run_dir: Path, found: Entry, does: str = "runs in") -> str:
     """Return the error message for a run directory that another job has."""
-    pids = sorted(_roles_of(found.job)) if found.place == _here() else []
-    where = f"process {pids[0]} on this host" if pids else f"on host {found.place.host}"
+    pids = sorted(_roles_of(found.job)) if found.scope == _here() else []
+    where = f"process {pids[0]} on this host" if pids else f"on host {found.scope.host}"
     end = "Ctrl-C where it was started" if found.job.startswith("local_cwd") else f"`torchx cancel {found.job}`"
     return (
         f"Another job {does} the run directory {run_dir}: {found.job} ({where}). Name another --run_dir, wait until that job is "
@@ -201,10 +202,11 @@ def read(path: Path) -> Entry | None:
     try:
         with path.open(encoding="utf-8") as f:
             said = json.loads(f.read(_LIMIT))
-        place = Place(*(str(said["place"][name]) for name in ("host", "boot", "pids")))
+        told = said["scope" if "scope" in said else "place"]  # "place": of an older release's job, which may run
+        scope = PidScope(*(str(told[name]) for name in ("host", "boot", "pids")))
         return Entry(
             job=str(said["job"]),
-            place=place,
+            scope=scope,
             local=said["local"] is True,
             beat=str(said["beat"]),
             over=said["over"] is True,
@@ -228,7 +230,7 @@ def _exclusive(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _here() -> Place:
+def _here() -> PidScope:
     def text(read: Callable[[], str]) -> str:
         try:
             return read().strip()
@@ -236,7 +238,7 @@ def _here() -> Place:
             return ""
 
     boot = text(lambda: Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
-    return Place(socket.gethostname(), boot, text(lambda: os.readlink("/proc/self/ns/pid")))
+    return PidScope(socket.gethostname(), boot, text(lambda: os.readlink("/proc/self/ns/pid")))
 
 
 def _runs(job: str) -> bool:

@@ -57,7 +57,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return handle.app_id(cluster.namespace, made.app, context)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        cluster, name = self._place(app_id)
+        cluster, name = self._locate(app_id)
         with common.sentence():
             found = jobs.find(cluster, name, why=True)
         if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
@@ -73,7 +73,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return [ListAppResponse(app_id=f"{cluster.namespace}:{j.app}", state=AppState[j.state]) for j in found]
 
     def _cancel_existing(self, app_id: str) -> None:
-        cluster, name = self._place(app_id)
+        cluster, name = self._locate(app_id)
         with common.sentence():
             jobs.cancel(cluster, name)
 
@@ -92,7 +92,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        cluster, name = self._place(app_id)
+        cluster, name = self._locate(app_id)
         if streams not in (None, Stream.COMBINED):
             raise excepthook.refused("a container's log holds both streams; leave --streams out.")
         if until is not None:
@@ -106,7 +106,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         seconds = None if since is None else (datetime.now(timezone.utc) - since.astimezone()).total_seconds()
         return common.selected(_told(jobs.lines(cluster, name, part, should_tail, seconds)), regex)
 
-    def _place(self, app_id: str) -> tuple[Cluster, str]:
+    def _locate(self, app_id: str) -> tuple[Cluster, str]:
         """Return the cluster of an app id and the job's name in it."""
         with common.sentence():
             found = handle.parse(app_id)

@@ -13,7 +13,7 @@ LOCAL_RUN_DIR = f"{SCRATCH}/run"
 
 
 def check_shared(role: RoleWithFacts, *, shared: bool, where: str) -> None:
-    """Raise `ConfigError` for several lighthouses without a shared run directory. `where` names their place ("pods")."""
+    """Raise `ConfigError` for several lighthouses without a shared run directory. `where`: such as "pods"."""
     if role.ft.own_lighthouse and role.ft.lighthouses > 1 and not shared:
         raise ConfigError(
             f"--lighthouses {role.ft.lighthouses} needs a run directory that all {where} share: the lighthouse that serves "
@@ -33,7 +33,7 @@ def find_token(role: RoleWithFacts, of_others: str | None, *, shared: bool, wher
     """Return the token for the environment of a role's containers, or None if it is in a file, or the run has none.
 
     `of_others` is the token that other containers of the request already have. Raise `ConfigError` if the lighthouse would
-    create its token in a place (`where`, "pod") that nobody else can read.
+    create its token where nobody else can read it (`where`, "pod").
     """
     token = of_others or env.read_token()
     if token is None and role.ft.own_lighthouse and not shared:

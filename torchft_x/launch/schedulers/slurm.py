@@ -40,8 +40,8 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
         _pass_environment(replica)
     if role.ft.kind == "trainer" and role.ft.own_lighthouse:
         _check_lighthouses(role.ft.lighthouses, len(replicas))
-        for place, trainer in enumerate(replicas[: role.ft.lighthouses]):
-            lighthouse = request.replicas.pop(f"{_LIGHTHOUSE}{place}", None)
+        for index, trainer in enumerate(replicas[: role.ft.lighthouses]):
+            lighthouse = request.replicas.pop(f"{_LIGHTHOUSE}{index}", None)
             if lighthouse is not None:
                 _run_beside(lighthouse, trainer)
     request.max_retries = 0  # TorchX would have Slurm requeue the whole job

@@ -165,8 +165,8 @@ def _role(
 def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of the lighthouse beside a group, one of several that share a lease, on any port."""
     command, environ = _ours("lighthouse", [role.entrypoint, *role.args], dict(role.env), run_dir)
-    if "--place" in command[:-1]:
-        at = command.index("--place")
+    if "--index" in command[:-1]:
+        at = command.index("--index")
         del command[at : at + 2]
     command += ["--bind", "[::]:0", "--groups_file", str(store.folder(run_dir) / "groups.json")]
     return [*command, "--lease_dir", str(store.lease_folder(run_dir))], environ

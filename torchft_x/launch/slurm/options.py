@@ -17,7 +17,7 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "exclusive": (bool, "each group has its nodes for itself"),
     "constraint": (str, "features that the groups' nodes must have"),
     "reservation": (str, "use the nodes of this reservation"),
-    "gres": (str, "generic resources of each of a group's nodes, in the place of what --gpu says: gpu:h100:8"),
+    "gres": (str, "generic resources of each of a group's nodes, instead of what --gpu says: gpu:h100:8"),
     "gpus-per-node": (str, "the same by sbatch's newer option: h100:8"),
     "nodelist": (str, "nodes that the group uses, all of them; only for a job of one group"),
     "exclude": (str, "nodes that no part may use"),

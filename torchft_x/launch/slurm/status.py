@@ -150,7 +150,7 @@ def batch_log(manifest: Manifest, part: Part) -> Path:
 
 def logs(manifest: Manifest, part: Part, node: int) -> list[Path]:
     """Return the log files of one node of a part, of all its attempts, in the order of their starts."""
-    order = {job: place for place, job in enumerate(part.jobs)}
+    order = {job: index for index, job in enumerate(part.jobs)}
     stem = f"{part.role}-{part.number}-{node}."
     found = []
     for path in Path(manifest.log_dir).glob(f"{stem}*-r*.log"):

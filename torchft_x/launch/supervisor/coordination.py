@@ -93,8 +93,8 @@ class SingleNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Position of this supervisor in its group."""
+class NodeSettings:
+    """Which node of which group this supervisor is, and how long it waits for the others."""
 
     group: str
     node: int
@@ -113,7 +113,7 @@ class MultiNode:
 
     def __init__(
         self,
-        place: Place,
+        settings: NodeSettings,
         reports: NodeReports,
         *,
         wait: Wait,
@@ -122,7 +122,7 @@ class MultiNode:
         say: Callable[[str], None],
         give_up: Callable[[str], None],
     ) -> None:
-        self._place = place  # fixed
+        self._settings = settings  # fixed
         self._reports = reports  # to the lighthouse
         self._wait = wait
         self._stopped = stopped  # whether this supervisor was told to stop
@@ -138,22 +138,23 @@ class MultiNode:
 
     @property
     def decides(self) -> bool:
-        return self._place.node == 0
+        return self._settings.node == 0
 
     def begin(self, attempt: int) -> StartedAttempt | None:
         self._begun = None
         self._reports.ready(attempt, self._meeting() if self.decides else "")
         if self._wait(lambda: self._begun is not None, _SAY_AFTER):
             return self._with_listener()
-        place = self._place
+        settings = self._settings
         if not self._stopped():
-            self._say(f"node {place.node} of group {place.group} waits until all {place.nodes} nodes are ready")
-        if self._wait(lambda: self._begun is not None, place.patience):
+            here = f"node {settings.node} of group {settings.group}"
+            self._say(f"{here} waits until all {settings.nodes} nodes are ready")
+        if self._wait(lambda: self._begun is not None, settings.patience):
             return self._with_listener()
         if not self._stopped():
             self._give_up(
-                f"not all {place.nodes} nodes of group {place.group} were ready within {place.patience:g} s; the "
-                "lighthouse's log says which is missing (each needs a supervisor with the same --groups and --nodes)"
+                f"not all {settings.nodes} nodes of group {settings.group} were ready within {settings.patience:g} s; "
+                "the lighthouse's log says which is missing (each needs a supervisor with the same --groups and --nodes)"
             )
         return None
 
@@ -172,11 +173,11 @@ class MultiNode:
         if end.ok:
             self.finished(started)
         else:
-            reason = f"node {self._place.node}: {end.reason}{end.said}"
+            reason = f"node {self._settings.node}: {end.reason}{end.said}"
             self._reports.ended(started.attempt, started.attempt_token, end.code or 1, reason)
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
-        while not self._wait(lambda: started.attempt_token in self._over, self._place.patience):
+        while not self._wait(lambda: started.attempt_token in self._over, self._settings.patience):
             if self._stopped():
                 return None
             if not self._reports.is_up():  # with a connection, the other nodes are still ending the attempt
@@ -191,10 +192,10 @@ class MultiNode:
 
     def _judge_alone(self, end: AttemptEnd) -> AttemptEnd | None:
         """Decide how the attempt ended while the lighthouse is unreachable: return a good end, or give the group up."""
-        place = self._place
-        away = f"the lighthouse has been away for {place.patience:g} s, so the other nodes can't be asked"
+        settings = self._settings
+        away = f"the lighthouse has been away for {settings.patience:g} s, so the other nodes can't be asked"
         if end.ok:
-            self._say(f"node {place.node} of group {place.group} has finished; {away}")
+            self._say(f"node {settings.node} of group {settings.group} has finished; {away}")
             return end
         self._give_up(f"{end.reason}; {away}")
         return None
@@ -207,7 +208,7 @@ class MultiNode:
         both = ":" in host
         family = socket.AF_INET6 if both else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-        return net.Address(self._place.host, self._listener.getsockname()[1]).target
+        return net.Address(self._settings.host, self._listener.getsockname()[1]).target
 
     def _with_listener(self) -> StartedAttempt | None:
         return None if self._begun is None else replace(self._begun, listener=self._listener)

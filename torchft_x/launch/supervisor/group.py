@@ -27,7 +27,7 @@ from torchft_x.launch.supervisor.config import (
     attempt_environment,
     groups_here,
 )
-from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, Place, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, NodeSettings, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
@@ -192,11 +192,11 @@ class Supervisor(BaseSupervisor):
                 self._events.emit("exit", **about, code=end.code, reason=_UNDER_ANOTHER)
             return SingleNode(reports)
         assert isinstance(reports, NodeReports)
-        place = Place(
+        settings = NodeSettings(
             group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
         )
         return MultiNode(
-            place,
+            settings,
             reports,
             wait=self._stops.wait,
             stopped=lambda: self._stops.first is not None,

@@ -4,8 +4,8 @@ In the run directory it makes ``token`` (0600, an existing one is kept), and the
 ``lighthouse``. The token is therefore readable as soon as the address is. ``lighthouse.state`` is the journal from which
 the next lighthouse in that directory recovers.
 
-If a job has several lighthouses, each writes its address to ``lighthouses/``, in a file named after its place. They share
-that directory's lease, and the journal of the lighthouse that serves.
+If a job has several lighthouses, each writes its address to ``lighthouses/``, in a file named after its ``--index``.
+They share that directory's lease, and the journal of the lighthouse that serves.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     address_file = run_dir / "lighthouse"
     if (
         env.read_int(env.LIGHTHOUSES, 1) or 1
-    ) > 1 and "--place" in argv:  # without --place it is a script's own lighthouse, which inherits the variable
-        at = argv.index("--place")
+    ) > 1 and "--index" in argv:  # without --index it is a script's own lighthouse, which inherits the variable
+        at = argv.index("--index")
         address_file, argv = folder_of_several(run_dir) / argv[at + 1], [*argv[:at], *argv[at + 2 :]]
         claim(run_dir, _job())
         added += ["--lease_dir", str(folder_of_several(run_dir))]

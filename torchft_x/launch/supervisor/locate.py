@@ -55,10 +55,10 @@ class Locator:
     def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._file = None if run_dir is None else run_dir / "lighthouse"
-        self._files: list[Path] = []  # address files of the job's several lighthouses, by place
+        self._files: list[Path] = []  # address files of the job's several lighthouses, by index
         several = env.read_int(env.LIGHTHOUSES, 1, environ) or 1
         if several > 1 and run_dir is not None:
-            self._files = [folder_of_several(run_dir) / str(place) for place in range(several)]
+            self._files = [folder_of_several(run_dir) / str(index) for index in range(several)]
         self._token_file = None if run_dir is None else run_dir / "token"
         self._given: tuple[Address, ...] = ()  # empty: search by the run directory and the scheduler
         self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)

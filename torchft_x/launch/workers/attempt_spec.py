@@ -1,4 +1,4 @@
-"""Command, environment and place of one attempt's workers."""
+"""Command, environment and node of one attempt's workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpec:
-    """Command, environment and place of an attempt to be started."""
+    """Command, environment and node of an attempt to be started."""
 
     command: tuple[str, ...]
     """Script and arguments."""

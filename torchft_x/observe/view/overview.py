@@ -120,7 +120,7 @@ def _groups(view: View, history: History, attempts: AttemptTable, job: Job, copi
         name = _name(member.replica_id, named)
         if job.outcome is not None and name not in named and member.lost:
             continue  # the group was removed from the job
-        if name not in newest or newest[name].place < member.place:
+        if name not in newest or newest[name].index < member.index:
             newest[name] = member
     out = {_name(loss.replica_id, named): loss for loss in history.out.values()}
     gone = () if job.outcome is not None else out

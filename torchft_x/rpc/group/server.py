@@ -207,9 +207,9 @@ class GroupServer:
             return reply
         return self._wait(vote.call, reply, self.shell.why_no_vote, timeout)
 
-    def offer_hub(self, place: bytes) -> None:
-        """Set the place where rank 0 receives its ranks' votes, for ranks that ask (`GroupClient.hub`)."""
-        self._service.hub = place
+    def offer_hub(self, contact: bytes) -> None:
+        """Set the address and secret with which rank 0 receives votes, for ranks that ask (`GroupClient.hub`)."""
+        self._service.hub = contact
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote in a group that doesn't vote with other groups, and return its decision: (commit?, why not)."""

@@ -105,7 +105,7 @@ class GroupService:
 
     async def _hub(self, _request: bytes, _context: Any) -> bytes:
         if not self.hub:
-            raise RefusedError(f"{self._shell.settings.replica_id} has no place where its ranks vote.")
+            raise RefusedError(f"{self._shell.settings.replica_id} has no address for its ranks' votes.")
         return self.hub
 
     async def _kill(self, request: bytes, _context: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 Each connection costs a descriptor, even a silent one. If strangers took all of them, the process could open no socket
 of its own: a lighthouse could not probe a member's address, a trainer could not connect to the others. So gRPC takes
-only a part, and closes further connections at once; the other options in `grpc_options.server_options` free places
+only a part, and closes further connections at once; the other options in `grpc_options.server_options` free room
 again.
 """
 

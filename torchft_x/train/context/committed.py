@@ -115,8 +115,8 @@ class CommittedState:
         """Return the started sums as 64 bits each, after waiting for each device once."""
         values = [0] * len(self._sums)
         for device in {total.device for total in self._sums}:
-            places = [i for i, total in enumerate(self._sums) if total.device == device]
-            for i, value in zip(places, torch.stack([self._sums[i] for i in places]).tolist(), strict=True):
+            indexes = [i for i, total in enumerate(self._sums) if total.device == device]
+            for i, value in zip(indexes, torch.stack([self._sums[i] for i in indexes]).tolist(), strict=True):
                 values[i] = value & 0xFFFFFFFFFFFFFFFF
         return values
 

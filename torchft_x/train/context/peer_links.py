@@ -24,15 +24,15 @@ class PeerLinks:
     def configure(self, plan: Plan, replica_id: str, *, votes: bool) -> None:
         """Connect with the members of `plan`; with `votes` also for the vote. Raises the error of a failed connect."""
         o = self._options
-        place = f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}"
+        address = f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}"
         group = group_number(replica_id)
         limit = min(o.timeout, TIMING.connect)
         if not votes:
             self.all_min.shutdown()
         else:  # before the process group connects, so that all addresses are known afterwards
-            self.all_min.offer(place, plan.replica_rank, plan.replica_ids, plan.config_id, limit)
+            self.all_min.offer(address, plan.replica_rank, plan.replica_ids, plan.config_id, limit)
         self.pg.configure(
-            place,
+            address,
             replica_id,
             plan.replica_rank,
             plan.replica_world_size,

@@ -39,8 +39,8 @@ def sum_words(tensor: torch.Tensor, turn: int | None = None) -> torch.Tensor:
     else:
         rows = words.numel() // (TURNS * _WORDS)
         even = rows * TURNS * _WORDS
-        place = words.storage_offset() + turn % TURNS * _WORDS
-        total = words.as_strided((rows, _WORDS), (TURNS * _WORDS, 1), place).sum()
+        offset = words.storage_offset() + turn % TURNS * _WORDS
+        total = words.as_strided((rows, _WORDS), (TURNS * _WORDS, 1), offset).sum()
         if even < words.numel():
             total = total + words[even:].sum()
     return total if rest is None else total + rest

@@ -162,10 +162,10 @@ class FlatBuffers:
         return False not in came
 
 
-def places(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:
+def buckets_by_index(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:
     """Return the index of each parameter's bucket, and whether its gradient is small."""
-    places = {s.index: (k, small) for k, b in enumerate(buckets) for small in (True, False) for s in _part(b, small)}
-    return [places[i] for i in range(len(places))]
+    found = {s.index: (k, small) for k, b in enumerate(buckets) for small in (True, False) for s in _part(b, small)}
+    return [found[i] for i in range(len(found))]
 
 
 def _part(bucket: Bucket, small: bool) -> Sequence[Slot]:

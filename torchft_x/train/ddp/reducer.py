@@ -36,7 +36,7 @@ from torch.nn import Parameter
 from torchft_x.comm.slot_sum.reduce import Scratch
 from torchft_x.comm.slot_sum.sums import SlotSums
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.train.ddp.buckets import Bucket, FlatBuffers, places
+from torchft_x.train.ddp.buckets import Bucket, FlatBuffers, buckets_by_index
 from torchft_x.train.ddp.gradient_steps import GradientSteps
 from torchft_x.train.ddp.shards import is_dtensor, local_grad
 from torchft_x.train.step.reductions import ManagedWork
@@ -62,7 +62,7 @@ class Reducer:
         self._steps = steps
         self._params = list(params)
         self.buckets = tuple(buckets)
-        self._place = places(buckets)  # by parameter index: bucket index, and whether the gradient is small
+        self._bucket_of = buckets_by_index(buckets)  # by parameter: bucket index, and whether the gradient is small
         self._inside = [[s.index for s in b.slots] for b in buckets]  # indices of the parameters of each bucket
         self._small = [[s.index for s in b.small] for b in buckets]  # the small ones, copied together
         self._num_small = [b.num_small for b in buckets]
@@ -142,7 +142,7 @@ class Reducer:
                 if self._steps.data.reproducible:
                     self._flatten_sums()
                 for i, grad in enumerate(self._local):
-                    if grad is not None and not self._place[i][1]:
+                    if grad is not None and not self._bucket_of[i][1]:
                         self._copy(i, grad)
                 while self._next < len(self.buckets):
                     self._launch()
@@ -182,7 +182,7 @@ class Reducer:
                 self._take_again(index, grad)
                 return
             self._take(index, grad)
-            if self._scale is None or not self._missing[self._place[index][0]]:
+            if self._scale is None or not self._missing[self._bucket_of[index][0]]:
                 self._launch_full()
 
     def _arm(self) -> None:
@@ -202,7 +202,7 @@ class Reducer:
 
     def _take(self, index: int, grad: torch.Tensor | None) -> None:
         """Retain the local gradient. Copy and scale a large one now, while it is in the cache."""
-        bucket, small = self._place[index]
+        bucket, small = self._bucket_of[index]
         self._missing[bucket] -= 1
         if grad is None:
             return
@@ -229,7 +229,7 @@ class Reducer:
 
     def _take_again(self, index: int, grad: torch.Tensor | None) -> None:
         """Take a second gradient in one backward (shared parameter, reentrant checkpointing), which holds the sum."""
-        bucket, _ = self._place[index]
+        bucket, _ = self._bucket_of[index]
         if bucket < self._next:
             self._steps.reject_step(
                 StepError(
@@ -291,12 +291,12 @@ class Reducer:
                 if not self._armed:
                     return
                 self._armed = False
-                local, missing, place = self._local, self._missing, self._place
+                local, missing, bucket_of = self._local, self._missing, self._bucket_of
                 reproducible = self._steps.data.reproducible
                 if reproducible:
                     self._start_sums()
                 for i, p in enumerate(self._params):
-                    if local[i] is None and missing[place[i][0]] and not self._is_empty(i):
+                    if local[i] is None and missing[bucket_of[i][0]] and not self._is_empty(i):
                         # Unused in this backward, but gradients that no_sync accumulated before still count.
                         self._take(i, local_grad(p))
                 if reproducible:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample at its place: `index` in the data set, at `position` of the order of `epoch`."""
+    """A sample: `index` in the data set, at `position` of the order of `epoch`."""
 
     epoch: int
     position: int
@@ -165,9 +165,9 @@ class ElasticSampler:
     def micro(self, data: Position, options: DataOptions, slot: int) -> Micro:
         """Return this rank's part of a slot of the step at `data`."""
         assert isinstance(data, DataState), "set by this class"
-        places = samples(data.slot(slot, options))
-        part = len(places) // self._ranks
-        return Micro([self._sample(*place) for place in places[self._rank * part : (self._rank + 1) * part]])
+        found = samples(data.slot(slot, options))
+        part = len(found) // self._ranks
+        return Micro([self._sample(*sample) for sample in found[self._rank * part : (self._rank + 1) * part]])
 
     def _sample(self, epoch: int, position: int) -> Sample:
         index = permute(position, self._length, self._seed, epoch) if self._shuffle else position

@@ -199,7 +199,7 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
             options.check_against(server.heartbeat_timeout)
             if store is not None:
                 hub = Hub(options.host, options.group_world_size)
-                server.offer_hub(hub.place)
+                server.offer_hub(hub.contact)
         except TorchftXError:
             server.shutdown()
             raise

@@ -75,7 +75,7 @@ class CheckpointServer:
     def _admit(self, connection: socket.socket) -> bool:
         """Register a new connection, and return whether there is room for it.
 
-        If all places are taken, the oldest connection that has not shown the token is closed, so that a client
+        At the limit of connections, the oldest one that has not shown the token is closed, so that a client
         without the token can't keep others out.
         """
         with self._lock:

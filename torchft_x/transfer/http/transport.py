@@ -169,7 +169,7 @@ class HTTPTransport(CheckpointTransport[T]):
             arrival = Arrival(layout, landing, first_paths(layout, targets), digests=self._digest)
             self._received = arrival.received
             try:
-                self._receive(feed, [partial(self._place, locate, deadline) for locate in mirrors], state, arrival)
+                self._receive(feed, [partial(self._source, locate, deadline) for locate in mirrors], state, arrival)
                 arrival.torn = arrival.torn or landing.copies_into_targets
                 return rebuild(layout, targets, landing.finish())
             except TransferError as e:
@@ -184,7 +184,7 @@ class HTTPTransport(CheckpointTransport[T]):
         finally:
             feed.close()
 
-    def _place(self, locate: Callable[[], str], deadline: float) -> Source:
+    def _source(self, locate: Callable[[], str], deadline: float) -> Source:
         return Source.parse(locate(), self._token, deadline)
 
     def _receive(self, feed: Feed, mirrors: Sequence[Callable[[], Source]], state: State, arrival: Arrival) -> None:

@@ -207,7 +207,7 @@ class Trial:
             if list(where.values()).count(where[group]) == 1:
                 return group, self.cluster.nodes[where[group]]
         self.space.delete("pods", pods["1"]["metadata"]["name"])  # Kubernetes makes the pod again on another node
-        wait_for(lambda: pods["1"]["metadata"]["uid"] != self.job.pod("1")["metadata"]["uid"], 60, "another place")
+        wait_for(lambda: pods["1"]["metadata"]["uid"] != self.job.pod("1")["metadata"]["uid"], 60, "another pod")
         return None
 
 

@@ -23,9 +23,9 @@ from torchft_x.errors import CollectiveError, DeadlineError
 _MEMBER = """
 import sys, time
 from torchft_x.comm.votes.all_min import AllMin
-place, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+address, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 tally = AllMin("127.0.0.1", 3)
-tally.offer(place, rank, [f"g{r}:x" for r in range(size)], 1, 60)
+tally.offer(address, rank, [f"g{r}:x" for r in range(size)], 1, 60)
 tally.connect(60)
 print("connected", flush=True)
 tally.least([rank] * 3, 60)
@@ -35,10 +35,10 @@ time.sleep(600)
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_member_that_is_lost(sent: signal.Signals, crowd: Crowd, meeting: Meeting) -> None:
-    (tally,), place = crowd(1), meeting()
-    child = subprocess.Popen([sys.executable, "-c", _MEMBER, place, "1", "2"], stdout=subprocess.PIPE, text=True)
+    (tally,), address = crowd(1), meeting()
+    child = subprocess.Popen([sys.executable, "-c", _MEMBER, address, "1", "2"], stdout=subprocess.PIPE, text=True)
     try:
-        tally.offer(place, 0, names(2), 1, scaled(60))
+        tally.offer(address, 0, names(2), 1, scaled(60))
         tally.connect(scaled(60))
         assert child.stdout is not None
         assert child.stdout.readline() == "connected\n"

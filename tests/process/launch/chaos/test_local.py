@@ -17,9 +17,9 @@ from torchft_x import env
 from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.local import LocalRun
-from torchft_x.launch.chaos.place import Target
 from torchft_x.launch.chaos.runner import Chaos, ChaosEnded
 from torchft_x.launch.chaos.schedule import Planned, listed
+from torchft_x.launch.chaos.targets import Target
 from torchft_x.observe.events import read_events
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -57,35 +57,35 @@ def test_targets_are_the_living_of_this_run(tmp_path: Path, start: Start) -> Non
     worker, supervisor = start("trainer", "1", 2), start("supervisor", "1")
     start("trainer", "5", run=tmp_path / "another")  # its log is here, and says so: a process id that was given away
     (tmp_path / "events" / "odd.jsonl").write_text('{"pid": "1"}\n')
-    place = LocalRun(tmp_path)
+    run = LocalRun(tmp_path)
     mine = [Target("supervisor", "1", 0, supervisor.pid), Target("worker", "1", 2, worker.pid)]
-    assert place.targets() == mine
+    assert run.living() == mine
     worker.kill()
     worker.wait()
-    assert place.targets() == mine[:1]
+    assert run.living() == mine[:1]
 
 
 def test_a_stranger_with_a_workers_number_is_not_struck(tmp_path: Path, start: Start) -> None:
     stranger = start("trainer", run=tmp_path / "another")
-    place = LocalRun(tmp_path)
-    assert not place.strike(Target("worker", "0", 0, stranger.pid), "kill")
+    run = LocalRun(tmp_path)
+    assert not run.strike(Target("worker", "0", 0, stranger.pid), "kill")
     assert stranger.poll() is None
-    assert not place.strike(Target("worker", "0", 0, 2**22 + 1), "kill")  # nobody's
+    assert not run.strike(Target("worker", "0", 0, 2**22 + 1), "kill")  # nobody's
 
 
 def test_each_kind_has_its_signal(tmp_path: Path, start: Start) -> None:
-    place = LocalRun(tmp_path)
+    run = LocalRun(tmp_path)
     workers = [start("trainer", "0", rank) for rank in range(2)]
     supervisor = start("supervisor", "1")
-    targets = {t.pid: t for t in place.targets()}
-    assert place.strike(targets[workers[0].pid], "stop")
+    targets = {t.pid: t for t in run.living()}
+    assert run.strike(targets[workers[0].pid], "stop")
     wait_for(lambda: state_of(workers[0].pid) == "T", what="the stop")
-    place.resume(targets[workers[0].pid])
+    run.resume(targets[workers[0].pid])
     wait_for(lambda: state_of(workers[0].pid) != "T", what="the resume")
-    assert place.strike(targets[supervisor.pid], "supervisor")
+    assert run.strike(targets[supervisor.pid], "supervisor")
     assert supervisor.wait(scaled(10)) == -signal.SIGKILL
-    assert place.strike(targets[workers[0].pid], "drain")  # all of its group
-    assert place.targets() == []  # who leaves, or has left, is not struck again
+    assert run.strike(targets[workers[0].pid], "drain")  # all of its group
+    assert run.living() == []  # who leaves, or has left, is not struck again
     assert [w.wait(scaled(10)) for w in workers] == [-signal.SIGTERM] * 2
 
 

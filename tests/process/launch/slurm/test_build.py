@@ -16,7 +16,7 @@ from torchft_x.launch.slurm.script import REPLICA, render, submission
 
 
 def run(text: str, folder: Path, srun: str, number: int, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a batch script as task `number` of job 4, with this script in srun's place."""
+    """Run a batch script as task `number` of job 4, with this script instead of srun."""
     stub = folder / "srun"
     stub.write_text(f"#!/bin/bash\n{srun}\n")
     stub.chmod(0o755)

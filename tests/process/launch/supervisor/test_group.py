@@ -1,4 +1,4 @@
-"""The supervisor as a process, with toy scripts and a recorder in the lighthouse's place. Most need no torch."""
+"""The supervisor as a process, with toy scripts and a recorder instead of the lighthouse. Most need no torch."""
 
 from __future__ import annotations
 

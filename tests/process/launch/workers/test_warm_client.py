@@ -121,7 +121,7 @@ def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
     kill(run, 0)
     for at, attempt in ((run, 1), (other, 0)):
         for rank in (0, 1):
-            compare(found(run, 0, rank), in_the_place_of(run, at, found(at, attempt, rank)), attempt)
+            compare(found(run, 0, rank), as_if(run, at, found(at, attempt, rank)), attempt)
     # a forked worker may be quicker than the supervisor's own word
     wait_for(lambda: len(events(run, "start")) + len(events(other, "start")) == 3, what="the event of the start")
     assert [e.get("warm") for e in events(run, "start")] == [False, True]
@@ -134,7 +134,7 @@ def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
     wait_for(lambda: not any(map(process_tree.is_alive, below)), 10, "the end of all processes")
 
 
-def in_the_place_of(run: Driven, other: Driven, there: dict) -> dict:
+def as_if(run: Driven, other: Driven, there: dict) -> dict:
     """What was found there, as if it had been in the folder of that run, at its lighthouse, below its supervisor."""
     text = json.dumps(there).replace(str(other.folder), str(run.folder))
     lighthouses = [(driven.folder / "lighthouse").read_text().strip() for driven in (other, run)]

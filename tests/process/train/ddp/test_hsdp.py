@@ -12,7 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import (
     Net,
     Tensors,
@@ -45,12 +45,12 @@ def check(found: list[list[dict[int, Tensors]]], want: list[Tensors], frozen: bo
         assert_near(full([found[0][rank][step] for rank in range(RANKS)], net), expected, step)
 
 
-def two_micro_batches(place: Place) -> Any:
+def two_micro_batches(spec: RankSpec) -> Any:
     """Two micro-batches a step, in another way each time."""
-    t = Trainer(place)
+    t = Trainer(spec)
 
     def backward(step: int) -> None:
-        first, second = (batch(place.group, place.rank, step, micro) for micro in range(2))
+        first, second = (batch(spec.group, spec.rank, step, micro) for micro in range(2))
         way = step % 4
         if way == 0:  # two forwards and one backward
             ((loss_of(t.model, first) + loss_of(t.model, second)) / 2).backward()
@@ -81,11 +81,11 @@ def extra(group: int, rank: int, step: int) -> bool:
     return (group, step) in {(0, 1), (1, 2), (0, 3), (1, 3)}
 
 
-def frozen_and_unused(place: Place) -> Any:
-    t = Trainer(place, net=model(0, frozen=True))
+def frozen_and_unused(spec: RankSpec) -> Any:
+    t = Trainer(spec, net=model(0, frozen=True))
 
     def backward(step: int) -> None:
-        loss_of(t.model, batch(place.group, place.rank, step), extra(place.group, place.rank, step)).backward()
+        loss_of(t.model, batch(spec.group, spec.rank, step), extra(spec.group, spec.rank, step)).backward()
         grads = {name: p.grad is not None for name, p in t.net.named_parameters()}
         assert not grads["never.weight"]
         assert not grads["blocks.0.0.weight"]
@@ -98,9 +98,9 @@ def test_frozen_parameters_and_those_that_only_some_groups_use(groups: Groups) -
     check(groups.run(2, frozen_and_unused), reference(2, RANKS, 5, frozen=True, extra=extra), frozen=True)
 
 
-def mixed_precision(place: Place) -> Any:
+def mixed_precision(spec: RankSpec) -> Any:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    t = Trainer(place, cut=lambda net: shard(net, mp_policy=policy))
+    t = Trainer(spec, cut=lambda net: shard(net, mp_policy=policy))
     history = t.run_to(3).end()
     assert all(v.dtype == torch.float32 for v in history[3].values())
     assert all(p.grad.dtype == torch.float32 for p in t.net.parameters() if p.grad is not None)
@@ -118,14 +118,14 @@ def test_mixed_precision_computes_in_bfloat16_and_averages_between_groups_in_the
         torch.testing.assert_close(whole[name], want[name], atol=0.12, rtol=0.0)
 
 
-def only_the_blocks(place: Place) -> Any:
+def only_the_blocks(spec: RankSpec) -> Any:
     """The root isn't sharded: its own parameters are whole and equal on the ranks, as its gradients are made to be."""
 
     def cut(net: Any) -> None:
         for block in net.blocks:
             fully_shard(block)
 
-    t = Trainer(place, cut=cut)
+    t = Trainer(spec, cut=cut)
     passes: list[bool] = []
     end_pass = t.manager.steps.end_pass
 
@@ -136,7 +136,7 @@ def only_the_blocks(place: Place) -> Any:
     t.manager.steps.end_pass = told  # type: ignore[method-assign]
 
     def backward(step: int) -> None:
-        loss_of(t.model, batch(place.group, 0, step)).backward()
+        loss_of(t.model, batch(spec.group, 0, step)).backward()
 
     history = t.run_to(3, backward).end()
     assert passes == [True] * 3
@@ -160,20 +160,20 @@ def tensor_parallel(net: Net, mesh: Any) -> None:
         parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
-def with_tensor_parallel(place: Place) -> Any:
+def with_tensor_parallel(spec: RankSpec) -> Any:
     """Ranks are (data, tensor): those of one data rank see one batch."""
-    mesh = init_device_mesh("cpu", (place.ranks // 2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh("cpu", (spec.ranks // 2, 2), mesh_dim_names=("data", "tensor"))
 
     def cut(net: Net) -> None:
         tensor_parallel(net, mesh["tensor"])
-        if place.kwargs["fsdp"]:
+        if spec.kwargs["fsdp"]:
             shard(net, mesh["data"])
 
-    t = Trainer(place, net=model(0, inner=8), cut=cut)
+    t = Trainer(spec, net=model(0, inner=8), cut=cut)
     wholes = []
 
     def backward(step: int) -> None:
-        loss_of(t.model, batch(place.group, place.rank // 2, step)).backward()
+        loss_of(t.model, batch(spec.group, spec.rank // 2, step)).backward()
 
     for _ in range(3):
         assert t.step(backward)
@@ -192,9 +192,9 @@ def test_tensor_parallelism_alone(groups: Groups) -> None:
     check_wholes(groups.run(2, with_tensor_parallel, fsdp=False), reference(2, 1, 3, inner=8))
 
 
-def order(place: Place) -> Any:
+def order(spec: RankSpec) -> Any:
     net = model(0)
-    t = Trainer(place, net=net, bucket_cap_mb=0.0001)
+    t = Trainer(spec, net=net, bucket_cap_mb=0.0001)
     issued: list[int] = []
     names = {id(p): name for name, p in net.named_parameters()}
     arrived: list[tuple[str, int]] = []
@@ -210,7 +210,7 @@ def order(place: Place) -> Any:
         p.register_post_accumulate_grad_hook(lambda p: arrived.append((names[id(p)], len(issued))))
 
     def backward(step: int) -> None:
-        loss_of(t.model, batch(place.group, place.rank, step), extra=True).backward()
+        loss_of(t.model, batch(spec.group, spec.rank, step), extra=True).backward()
 
     t.run_to(1, backward)
     t.end()
@@ -232,8 +232,8 @@ def offloading(net: Net) -> None:
     shard(net, offload_policy=CPUOffloadPolicy(pin_memory=False))
 
 
-def plain(place: Place) -> Any:
-    return Trainer(place, **place.kwargs).run_to(4).end()
+def plain(spec: RankSpec) -> Any:
+    return Trainer(spec, **spec.kwargs).run_to(4).end()
 
 
 @pytest.mark.parametrize(

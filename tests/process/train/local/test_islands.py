@@ -10,7 +10,7 @@ import torch
 
 from tests.torch.train.apart import LR, MOMENTUM, reference
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import Tensors, assert_near, batch, loss_of, model, shard
 from tests.util import scaled
 from torchft_x.errors import ConfigError, StepError
@@ -23,9 +23,9 @@ SYNC = 3
 
 
 class Islander:
-    def __init__(self, place: Place, **kwargs: Any) -> None:
-        self.place = place
-        self.net = shard(model(place.group))
+    def __init__(self, spec: RankSpec, **kwargs: Any) -> None:
+        self.spec = spec
+        self.net = shard(model(spec.group))
         self.inner = torch.optim.AdamW(self.net.parameters(), lr=0.02)
         self.island = Island(self.net)
         self.manager: Manager | None = None
@@ -33,12 +33,12 @@ class Islander:
         if not self.island.leads:
             self.loop = self.island.follow(self.inner)
         else:
-            self.manager = place.manager(use_async_quorum=False, rank=0, world_size=1)
+            self.manager = spec.manager(use_async_quorum=False, rank=0, world_size=1)
             whole = self.island.whole
             assert whole is not None
             outer = torch.optim.SGD(whole.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
             self.loop = DiLoCo(
-                self.manager, [whole], self.inner, outer, SYNC, island=self.island, weight=lambda: float(place.ranks),
+                self.manager, [whole], self.inner, outer, SYNC, island=self.island, weight=lambda: float(spec.ranks),
                 quorum_timeout=scaled(20), **kwargs,
             )  # fmt: skip
         self.steps = 0
@@ -47,7 +47,7 @@ class Islander:
     def step(self) -> None:
         before = self.loop.exchanges
         self.inner.zero_grad()
-        loss_of(self.net, batch(self.place.group, self.place.rank, self.steps)).backward()
+        loss_of(self.net, batch(self.spec.group, self.spec.rank, self.steps)).backward()
         self.inner.step()
         self.steps += 1
         if self.loop.exchanges != before:
@@ -57,8 +57,8 @@ class Islander:
         self.history[self.loop.exchanges] = {
             n: (p.full_tensor() if is_dtensor(p) else p).detach().clone() for n, p in self.net.named_parameters()
         }
-        if self.place.steps is not None and self.place.rank == 0:
-            self.place.steps.value = self.loop.exchanges
+        if self.spec.steps is not None and self.spec.rank == 0:
+            self.spec.steps.value = self.loop.exchanges
 
     def end(self) -> dict[int, Tensors]:
         if self.manager is not None:
@@ -66,16 +66,16 @@ class Islander:
         return self.history
 
 
-def some_steps(place: Place) -> dict[int, Tensors]:
-    me = Islander(place, **place.kwargs)
+def some_steps(spec: RankSpec) -> dict[int, Tensors]:
+    me = Islander(spec, **spec.kwargs)
     with me.loop:
         for _ in range(10):
             me.step()
     return me.end()
 
 
-def fails(place: Place) -> str:
-    me = Islander(place)
+def fails(spec: RankSpec) -> str:
+    me = Islander(spec)
     if me.manager is not None:
         me.manager.should_commit = lambda *_: (_ for _ in ()).throw(RuntimeError("a disk is full"))  # type: ignore[assignment]
     try:
@@ -86,9 +86,9 @@ def fails(place: Place) -> str:
     return "went on"
 
 
-def saves(place: Place) -> tuple[dict[str, Any] | None, Tensors]:
+def saves(spec: RankSpec) -> tuple[dict[str, Any] | None, Tensors]:
     """What rank 0 has to save after some exchanges, and the weights then."""
-    me = Islander(place)
+    me = Islander(spec)
     with me.loop:
         while me.loop.exchanges < 2:
             me.step()
@@ -96,20 +96,20 @@ def saves(place: Place) -> tuple[dict[str, Any] | None, Tensors]:
     return saved, me.end()[2]
 
 
-def resumes(place: Place) -> Tensors:
-    me = Islander(place)
+def resumes(spec: RankSpec) -> Tensors:
+    me = Islander(spec)
     with torch.no_grad():
         for p in me.net.parameters():
             p.add_(1.0)  # another start than that of the checkpoint
     if isinstance(me.loop, DiLoCo):
-        me.loop.load_state_dict(place.kwargs["saved"])
+        me.loop.load_state_dict(spec.kwargs["saved"])
     with me.loop:
         me.note()
     return me.end()[2]
 
 
-def misused(place: Place) -> str:
-    me = Islander(place)
+def misused(spec: RankSpec) -> str:
+    me = Islander(spec)
     assert me.manager is not None
     try:
         DiLoCo(me.manager, [me.net], me.inner, torch.optim.SGD(me.net.parameters()), SYNC, island=me.island)
@@ -161,18 +161,18 @@ def test_a_model_that_is_not_the_islands_is_refused() -> None:
     assert "[island.whole]" in said
 
 
-def attempt(place: Place) -> dict[int, Tensors]:
-    me = Islander(place)
+def attempt(spec: RankSpec) -> dict[int, Tensors]:
+    me = Islander(spec)
     with me.loop:
         me.note()
-        until = me.loop.exchanges + 4 if place.kwargs["back"] else 100_000
+        until = me.loop.exchanges + 4 if spec.kwargs["back"] else 100_000
         while me.loop.exchanges < until:
             me.step()
             time.sleep(0.01)
     return me.end()
 
 
-def test_an_island_dies_and_another_of_another_size_takes_its_place() -> None:
+def test_an_island_dies_and_another_of_another_size_replaces_it() -> None:
     with lighthouse(1) as address, Groups(address) as groups:
         stays = groups.start(0, attempt, 2, back=False)
         dies = groups.start(1, attempt, 3, back=False)

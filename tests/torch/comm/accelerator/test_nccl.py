@@ -1,7 +1,7 @@
 """Groups on accelerators.
 
 What runs everywhere: what is missing is said, and the frame around the library (meeting, deadlines, errors) is tried with
-gloo in the library's place. What needs GPUs is in test_gpu.py.
+gloo instead of the library. What needs GPUs is in test_gpu.py.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class GlooFrame(AcceleratorGroup):
     def _require(self) -> None:
         pass
 
-    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupGloo._Options()
         options._timeout = timedelta(seconds=self.limit)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        return dist.ProcessGroupGloo(store, place.rank, place.size, options)
+        return dist.ProcessGroupGloo(store, info.rank, info.size, options)
 
     def _current_device(self) -> torch.device:
         return torch.device("cpu")

@@ -36,7 +36,7 @@ def test_members_that_agree_are_told_nothing() -> None:
     [
         (("int8", "int4", "int8"), "col Con col"),
         (("int8", "int4", "int4"), "col Con Con"),
-        (("(int4)", "int8", "int8"), "Con col col"),  # a newcomer ends nobody but itself, whatever its place
+        (("(int4)", "int8", "int8"), "Con col col"),  # a newcomer ends nobody but itself, whatever its rank
         (("(fp8)", "(int8)"), "col Con"),
     ],
 )
@@ -48,4 +48,4 @@ def test_who_reduces_otherwise_than_the_first_that_contributes_must_end(members:
         if t.startswith("Con"):
             assert f"in '{right}'; use one format" in t
         else:
-            assert t.startswith(f"CollectiveError: this group quantises in '{right}', and the one at place")
+            assert t.startswith(f"CollectiveError: this group quantises in '{right}', and rank")

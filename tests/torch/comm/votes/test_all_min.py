@@ -31,10 +31,10 @@ def names(size: int) -> list[str]:
     return [f"g{rank}:x" for rank in range(size)]
 
 
-def connect(tallies: list[AllMin], place: str, config_id: int = 1) -> None:
+def connect(tallies: list[AllMin], address: str, config_id: int = 1) -> None:
     def body(rank: int) -> Callable[[], None]:
         def run() -> None:
-            tallies[rank].offer(place, rank, names(len(tallies)), config_id, LIMIT)
+            tallies[rank].offer(address, rank, names(len(tallies)), config_id, LIMIT)
             tallies[rank].connect(LIMIT)
 
         return run
@@ -91,10 +91,10 @@ def test_members_change(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) ->
     assert vote(tallies, [[r] * 3 for r in range(3)]) == [[0] * 3] * 3
     connect(tallies[1:], meeting(), 2)
     assert vote(tallies[1:], [[5] * 3, [6] * 3]) == [[5] * 3] * 2
-    place = meeting()
-    connect(tallies, place, 3)
+    address = meeting()
+    connect(tallies, address, 3)
     assert vote(tallies, [[r] * 3 for r in range(3)]) == [[0] * 3] * 3
-    prefix = place.partition("/")[2]
+    prefix = address.partition("/")[2]
     assert not [rank for rank in range(3) if store.check([f"{prefix}/vote/{rank}"])]  # nothing is left in the store
 
 
@@ -161,12 +161,12 @@ def test_an_abort_releases_who_connects(crowd: Crowd, meeting: Meeting) -> None:
 
 
 def test_who_does_not_come_is_named(crowd: Crowd, meeting: Meeting) -> None:
-    tallies, place = crowd(3), meeting()
-    tallies[0].offer(place, 0, names(3), 4, LIMIT)
+    tallies, address = crowd(3), meeting()
+    tallies[0].offer(address, 0, names(3), 4, LIMIT)
     with pytest.raises(DeadlineError, match=r"failed: rank 1 \(g1:x\) did not come in time"):
         tallies[0].connect(0.1)
-    tallies[1].offer(place, 1, names(3), 4, LIMIT)
-    tallies[2].offer(place, 2, names(3), 4, LIMIT)
+    tallies[1].offer(address, 1, names(3), 4, LIMIT)
+    tallies[2].offer(address, 2, names(3), 4, LIMIT)
     with pytest.raises(CollectiveError, match=r"rank 0 \(g0:x\) can't be reached at 127.0.0.1:\d+: .*refused") as e:
         tallies[2].connect(LIMIT)  # rank 0 has given up
     assert e.value.suspects == ("g0:x",)
@@ -176,18 +176,18 @@ def test_without_a_store_or_members(crowd: Crowd) -> None:
     (tally,) = crowd(1)
     with socket.socket() as free:
         free.bind((HOST, 0))
-        place = f"{HOST}:{free.getsockname()[1]}/p"
+        address = f"{HOST}:{free.getsockname()[1]}/p"
         with pytest.raises(UnreachableError, match="Nothing listens at the store's address"):
-            tally.offer(place, 0, names(2), 1, LIMIT)
+            tally.offer(address, 0, names(2), 1, LIMIT)
     with pytest.raises(CollectiveError, match="no members yet"):
         AllMin(HOST, WIDTH).least([0] * WIDTH, LIMIT)
 
 
 def test_strangers_are_not_members(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) -> None:
     """Whoever doesn't know the secret that the listener has left in the store is nobody, whatever it sends."""
-    tallies, place = crowd(2), meeting()
-    tallies[0].offer(place, 0, names(2), 1, LIMIT)
-    notice = json.loads(store.get(f"{place.partition('/')[2]}/vote/0"))
+    tallies, address = crowd(2), meeting()
+    tallies[0].offer(address, 0, names(2), 1, LIMIT)
+    notice = json.loads(store.get(f"{address.partition('/')[2]}/vote/0"))
     assert notice["host"] == HOST
     calls = [socket.create_connection((HOST, notice["port"])) for _ in range(80)]  # more than are listened to at once
     hello = struct.Struct("!8s16sI")
@@ -198,7 +198,7 @@ def test_strangers_are_not_members(crowd: Crowd, meeting: Meeting, store: dist.T
     calls[4].close()
 
     def other() -> None:
-        tallies[1].offer(place, 1, names(2), 1, LIMIT)
+        tallies[1].offer(address, 1, names(2), 1, LIMIT)
         tallies[1].connect(LIMIT)
 
     together([other, lambda: tallies[0].connect(LIMIT)])
@@ -209,9 +209,9 @@ def test_strangers_are_not_members(crowd: Crowd, meeting: Meeting, store: dist.T
 
 def test_a_notice_that_is_none(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) -> None:
     for number, bad in enumerate(("{", "[]", json.dumps({"host": HOST, "port": "x", "secret": ""}), "1" * 1000)):
-        (tally,), place = crowd(1), meeting()
-        store.set(f"{place.partition('/')[2]}/vote/1", bad)
-        tally.offer(place, 0, names(2), number, LIMIT)
+        (tally,), address = crowd(1), meeting()
+        store.set(f"{address.partition('/')[2]}/vote/1", bad)
+        tally.offer(address, 0, names(2), number, LIMIT)
         with pytest.raises(CollectiveError, match=r"what rank 1 \(g1:x\) says of itself is no address"):
             tally.connect(LIMIT)
 

@@ -27,7 +27,7 @@ class Ranks:
 
     def __init__(self, number: int) -> None:
         self.hub = Hub(HOST, number)
-        self.spokes = [Spoke(self.hub.place, rank, scaled(5)) for rank in range(1, number)]
+        self.spokes = [Spoke(self.hub.contact, rank, scaled(5)) for rank in range(1, number)]
 
     def votes(self, step: int, quorum: int = 7, but: int | None = None) -> list[Future[Decision]]:
         def vote(spoke: Spoke, rank: int) -> Future[Decision]:
@@ -86,7 +86,7 @@ def test_who_has_not_voted_is_named(make: Callable[[int], Ranks]) -> None:
 
 def test_a_rank_that_never_connects_is_named() -> None:
     hub = Hub(HOST, 3)
-    spoke = Spoke(hub.place, 2, scaled(5))
+    spoke = Spoke(hub.contact, 2, scaled(5))
     try:
         with pytest.raises(DeadlineError, match="group rank 1 of 3"):
             hub.gather(7, 0, scaled(0.2))
@@ -155,11 +155,11 @@ def test_end_releases_both_sides(make: Callable[[int], Ranks]) -> None:
 
 def test_nobody_gets_in_without_the_secret(make: Callable[[int], Ranks]) -> None:
     hub = Hub(HOST, 2)
-    place = json.loads(hub.place)
-    wrong = json.dumps({**place, "secret": "00" * 16}).encode()
+    contact = json.loads(hub.contact)
+    wrong = json.dumps({**contact, "secret": "00" * 16}).encode()
     stranger = Spoke(wrong, 1, scaled(5))
-    silent = socket.create_connection((place["host"], place["port"]))
-    member = Spoke(hub.place, 1, scaled(5))
+    silent = socket.create_connection((contact["host"], contact["port"]))
+    member = Spoke(hub.contact, 1, scaled(5))
     vote = background(lambda: member.vote(RankVote(7, 0, True, digest=5), scaled(10)))
     try:
         assert hub.gather(7, 0, scaled(10))[1].digest == 5
@@ -168,23 +168,23 @@ def test_nobody_gets_in_without_the_secret(make: Callable[[int], Ranks]) -> None
         with pytest.raises(CollectiveError):
             stranger.vote(RankVote(7, 0, True), scaled(5))
         with pytest.raises(OSError):  # the listener is gone once all are there
-            socket.create_connection((place["host"], place["port"]), 1.0)
+            socket.create_connection((contact["host"], contact["port"]), 1.0)
     finally:
         for end in (hub, stranger, silent, member):
             end.close()
 
 
-@pytest.mark.parametrize("place", [b"", b"[]", b'{"host": "h"}', b'{"host": "h", "port": 1, "secret": "x"}', b"\xff"])
-def test_a_place_that_is_none_is_refused(place: bytes) -> None:
-    with pytest.raises(RefusedError, match="rank 0 says about its place"):
-        Spoke(place, 1, 1.0)
+@pytest.mark.parametrize("contact", [b"", b"[]", b'{"host": "h"}', b'{"host": "h", "port": 1, "secret": "x"}', b"\xff"])
+def test_an_address_that_is_none_is_refused(contact: bytes) -> None:
+    with pytest.raises(RefusedError, match="rank 0 says about its address"):
+        Spoke(contact, 1, 1.0)
 
 
 def test_rank_0_that_can_t_be_reached() -> None:
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    place = json.dumps({"host": HOST, "port": port, "secret": "00" * 16}).encode()
+    contact = json.dumps({"host": HOST, "port": port, "secret": "00" * 16}).encode()
     began = time.monotonic()
     with pytest.raises(UnreachableError, match=f"group rank 1 can't reach rank 0 at {HOST}:{port}"):
-        Spoke(place, 1, scaled(5))
+        Spoke(contact, 1, scaled(5))
     assert time.monotonic() - began < scaled(5)

@@ -33,11 +33,11 @@ WAIT = scaled(20)
 
 
 class Job:
-    """Stands for a Manager: the step and the group's place are set by the test."""
+    """Stands for a Manager: the step and the group's index are set by the test."""
 
     def __init__(self, group: str = "0", lighthouse: str = "http://a:1", rank: int = 0, ranks: int = 1) -> None:
         self.at = 0
-        self.place: int | None = 0
+        self.index: int | None = 0
         self.events: list[dict[str, Any]] = []
         options = SimpleNamespace(group_rank=rank, group_world_size=ranks, lighthouse=lighthouse)
         connection = SimpleNamespace(
@@ -54,7 +54,7 @@ class Job:
         return self.at
 
     def participating_rank(self) -> int | None:
-        return self.place
+        return self.index
 
     def state_dict(self) -> dict[str, int]:
         return {"step": self.at, "batches_committed": 2 * self.at, "committed_in": 5}
@@ -114,7 +114,7 @@ class Run:
         assert all(torch.equal(a, b) for a, b in zip(self.model.parameters(), other.model.parameters(), strict=True))
 
     def with_write(self, write: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
-        """Put another `write` in the place of the store's, which is returned."""
+        """Replace the store's `write`, which is returned."""
         real = self.checkpoint._store.write
         self.checkpoint._store.write = write  # type: ignore[method-assign]
         return real
@@ -171,7 +171,7 @@ def test_a_save_is_told_and_a_dropped_step_saves_nothing(url: str) -> None:
 
 def test_another_group_takes_over_in_the_middle_of_a_save(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [Run(url, Job(group=g)) for g in "01"]
-    groups[1].job.place = 1
+    groups[1].job.index = 1
     whole = writer.write_shard
     gone, over = threading.Event(), threading.Event()
 
@@ -186,7 +186,7 @@ def test_another_group_takes_over_in_the_middle_of_a_save(url: str, monkeypatch:
     for group in groups:
         group.run_to(10)
     assert gone.wait(WAIT)
-    groups[1].job.place = 0
+    groups[1].job.index = 0
     groups[1].run_to(12).idle()
     assert newest(Store(url)).step == 11  # type: ignore[union-attr]
     assert steps(url) == [11]  # and what the first one left is gone
@@ -209,7 +209,7 @@ def test_who_is_told_to_stop_saves_where_it_stands(url: str) -> None:
     assert newest(Store(url)).step == 13  # type: ignore[union-attr]
     assert claim.read_claim(Store(url))[2] is False  # type: ignore[index]
     other = Run(url, Job(group="1"))
-    other.job.place = 1
+    other.job.index = 1
     other.run_to(15)
     other.checkpoint.leave()  # it isn't the one that saves
     assert steps(url) == [10, 13]
@@ -222,7 +222,7 @@ def test_who_is_told_to_stop_and_can_not_save_only_warns(url: str, caplog: pytes
     assert "the last checkpoint was not saved: No space left" in caplog.text
 
 
-def test_a_job_that_is_done_leaves_its_place_at_once(url: str) -> None:
+def test_a_job_that_is_done_frees_its_url_at_once(url: str) -> None:
     run = Run(url).run_to(3)
     run.checkpoint.finish()
     job, _, over = claim.read_claim(Store(url))  # type: ignore[misc]

@@ -41,7 +41,7 @@ def test_a_managers_own_way_to_reduce_is_taken() -> None:
     made.steps.reject_step.assert_called_once_with(error)
 
 
-def test_so_is_one_that_was_put_in_its_place() -> None:
+def test_so_is_one_that_has_replaced_it() -> None:
     made = manager()
     made.report_error = mock.Mock()
     steps_of(made).reject_step(error := ValueError("why"))

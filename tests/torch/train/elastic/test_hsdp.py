@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.ranks import Groups, Place
+from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import WIDTH, Tensors, Trainer, assert_near, loss_of, model
 from torchft_x import ElasticLoader
 
@@ -16,12 +16,12 @@ STEPS, GLOBAL = 3, 24
 DATA = torch.randn(STEPS * GLOBAL, WIDTH, generator=torch.Generator().manual_seed(3))
 
 
-def train(place: Place) -> Tensors:
+def train(spec: RankSpec) -> Tensors:
     """Train two groups of two ranks on six slots. The ranks cut each slot; FSDP reduce-scatters in each backward."""
-    late: dict[str, Any] = place.kwargs
-    trainer = Trainer(place, seed=0, **late)
+    late: dict[str, Any] = spec.kwargs
+    trainer = Trainer(spec, seed=0, **late)
     data = ElasticLoader(
-        trainer.manager, DATA, global_batch=GLOBAL, micro_batch=4, shuffle=False, rank=place.rank, ranks=place.ranks
+        trainer.manager, DATA, global_batch=GLOBAL, micro_batch=4, shuffle=False, rank=spec.rank, ranks=spec.ranks
     )
 
     def backward(step: int) -> None:

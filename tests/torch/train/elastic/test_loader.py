@@ -177,8 +177,8 @@ def test_groups_of_two_ranks_cut_each_slot(tmp_path: Path) -> None:
 
         def run(i: int) -> Ranked:
             dealing = {"global_batch": 16, "micro_batch": 4, "rank": i % 2, "ranks": 2}
-            place = {"rank": i % 2, "world_size": 2, "store_port": stores[i // 2].port}
-            trainer = Ranked(i // 2, address, 32, 2, dealing, **place)
+            where = {"rank": i % 2, "world_size": 2, "store_port": stores[i // 2].port}
+            trainer = Ranked(i // 2, address, 32, 2, dealing, **where)
             trainer.number = i
             trainer.train()
             trainer.manager.shutdown()

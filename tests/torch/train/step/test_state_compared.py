@@ -17,23 +17,23 @@ from torchft_x.observe.events import read_events
 from torchft_x.train.context.committed import EVERY, CommittedState
 
 STATE = ["", "exp_avg", "exp_avg_sq", "step"]
-WEIGHT, MOMENT = 8, 10  # places of 2.weight and its exp_avg_sq: the comparison of so high a number reads it
+WEIGHT, MOMENT = 8, 10  # indexes of 2.weight and its exp_avg_sq: the comparison of so high a number reads it
 BIT = 1 << 12
 LAST = EVERY * MOMENT + 3
 
 
-def flip(t: Trainer, place: int) -> None:
-    """Flip a bit of what stands at that place of parameters and states; a low one may be rounded away in the next step."""
-    p = list(t.net.parameters())[place // 4]
-    key = STATE[place % 4]
+def flip(t: Trainer, index: int) -> None:
+    """Flip a bit of the parameter or state with that index; a low one may be rounded away in the next step."""
+    p = list(t.net.parameters())[index // 4]
+    key = STATE[index % 4]
     (t.optim.state[p][key] if key else p.detach()).view(-1)[-1:].view(torch.int32)[0] ^= BIT
 
 
-def train(trainers: list[Trainer], struck: Trainer, place: int = WEIGHT) -> None:
+def train(trainers: list[Trainer], struck: Trainer, index: int = WEIGHT) -> None:
     def body(i: int) -> None:
-        trainers[i].run_to(place * EVERY - 2)
+        trainers[i].run_to(index * EVERY - 2)
         if trainers[i] is struck:
-            flip(struck, place)
+            flip(struck, index)
         trainers[i].run_to(LAST)
 
     run_threads(len(trainers), body)
@@ -44,7 +44,7 @@ def emitted(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("count", "struck", "place", "others", "first"),
+    ("count", "struck", "index", "others", "first"),
     [
         (3, 1, WEIGHT, "those of 2 others", "2.weight"),
         (3, 1, MOMENT, "those of 2 others", "exp_avg_sq of 2.weight"),
@@ -52,12 +52,12 @@ def emitted(folder: Path, name: str) -> list[dict[str, Any]]:
     ],
 )
 def test_group_1_copies_the_state_and_its_first_wrong_tensor_is_named(
-    count: int, struck: int, place: int, others: str, first: str, run_dir: Path
+    count: int, struck: int, index: int, others: str, first: str, run_dir: Path
 ) -> None:
     """Of three groups the struck one is wrong, of two the second."""
     with lighthouse(count) as address:
         trainers = start(count, address, min_replica_size=count)
-        train(trainers, trainers[struck], place)
+        train(trainers, trainers[struck], index)
         leave(*trainers)
     assert {e["reason"] for e in emitted(run_dir, "error")} == {
         f"the parameters or optimizer state of group group_1 differ from {others}: group group_1 copies them",
@@ -82,16 +82,16 @@ def test_all_ranks_of_a_group_copy_when_one_is_wrong(run_dir: Path, pair_address
         assert same(trainers[rank].history[LAST], trainers[2 + rank].history[LAST])
 
 
-@pytest.mark.parametrize(("place", "name"), [(2, "the global value of 2.weight"), (6, "momentum_buffer of 2.weight")])
-def test_groups_that_train_apart_compare_what_they_hold_alike(place: int, name: str, run_dir: Path) -> None:
+@pytest.mark.parametrize(("index", "name"), [(2, "the global value of 2.weight"), (6, "momentum_buffer of 2.weight")])
+def test_groups_that_train_apart_compare_what_they_hold_alike(index: int, name: str, run_dir: Path) -> None:
     """Three groups of DiLoCo: its weights between two exchanges are each group's own, and are not compared."""
-    last = place * EVERY + 3
+    last = index * EVERY + 3
     with lighthouse(3) as address:
         groups = run_threads(3, lambda g: Apart(g, address, sync_every=2, manager={"min_replica_size": 3}))
 
         def strike() -> None:
-            if groups[1].loop.exchanges == place * EVERY - 1 and not struck:
-                tensor = [t for source in groups[1].manager.context.committed._sources for _, _, t in source()][place]
+            if groups[1].loop.exchanges == index * EVERY - 1 and not struck:
+                tensor = [t for source in groups[1].manager.context.committed._sources for _, _, t in source()][index]
                 struck.append(tensor.view(-1)[-1:].view(torch.int32).bitwise_xor_(BIT))
 
         struck: list[torch.Tensor] = []

@@ -57,7 +57,7 @@ class Carriers:
         self.relays.append(Proxy(source.metadata(), count))
         return source
 
-    def places(self) -> tuple[str, list[Callable[[], str]]]:
+    def addresses(self) -> tuple[str, list[Callable[[], str]]]:
         """The first source, and the others."""
         metadata = [relay.metadata for relay in self.relays]
         return metadata[0], [lambda m=m: m for m in metadata[1:]]  # type: ignore[misc]
@@ -79,7 +79,7 @@ def carriers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Carriers]:
 
 
 def receive(healer: HTTP, carriers: Carriers, into: Any = None) -> Any:
-    first, mirrors = carriers.places()
+    first, mirrors = carriers.addresses()
     return healer.recv_checkpoint(0, first, 1, WAIT, into=into, mirrors=mirrors)
 
 
@@ -257,7 +257,7 @@ def test_who_offers_nothing_is_not_waited_for(carriers: Carriers, healer: HTTP) 
     carriers.add(state())
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts nothing and says nothing
         metadata = f"http://127.0.0.1:{silent.getsockname()[1]}/checkpoint/"
-        first, _ = carriers.places()
+        first, _ = carriers.addresses()
         assert same(healer.recv_checkpoint(0, first, 1, 1e6, mirrors=[lambda: metadata]), state())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fetch, "JOIN", 0.2)
@@ -278,7 +278,7 @@ def test_further_sources_are_asked_only_where_it_pays(
         raise TransferError("asked")
 
     carriers.add(state())
-    first, _ = carriers.places()
+    first, _ = carriers.addresses()
     for least, digest, shared in ((1 << 40, True, False), (0, False, False), (0, True, True)):
         monkeypatch.setattr(transport, "STRIPED_BYTES", least)
         healer = made(digest=digest, shared_memory=shared)
@@ -288,7 +288,7 @@ def test_further_sources_are_asked_only_where_it_pays(
 
 def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, made: Make, healer: HTTP) -> None:
     carriers.add(state())
-    first, _ = carriers.places()
+    first, _ = carriers.addresses()
     assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[made(token="other").metadata]), state())
 
 

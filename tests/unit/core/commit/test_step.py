@@ -306,9 +306,9 @@ def test_each_verb_has_its_phase() -> None:
         "voting": (lambda s: s.settle(False), lambda s: s.decision_lost()),
         "asking": (lambda s: s.ask_failed(), lambda s: s.begin(Q, State(), 0, 1)),
     }
-    places = {"idle": idle, "asking": asking, "running": running(), "voting": voting}
+    steps = {"idle": idle, "asking": asking, "running": running(), "voting": voting}
     for phase, calls in verbs.items():
-        for name, step in places.items():
+        for name, step in steps.items():
             for call in calls if name != phase else ():
                 before = repr(step)
                 with pytest.raises(StepError, match=f"this needs the phase '{phase}'"):

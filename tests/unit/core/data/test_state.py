@@ -36,9 +36,9 @@ def test_the_samples_committed_so_far_are_counted(tail: Tail) -> None:
     data = DataState(0, 40)
     for slots in [((0, 4),), ((1, 4),), ((0, 2), (3, 4)), ((0, 4),), ((0, 4),)]:
         before, trained = data.committed(some), data.present(slots, some)
-        places = sum(stop - start for s in members(trained) for _, start, stop in data.slot(s, some))
+        samples = sum(stop - start for s in members(trained) for _, start, stop in data.slot(s, some))
         data = data.commit(slots, some)
-        assert data.committed(some) == before + places
+        assert data.committed(some) == before + samples
 
 
 def test_slots_behind_the_last_committed_one_are_not_debt() -> None:

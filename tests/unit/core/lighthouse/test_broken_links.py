@@ -126,7 +126,7 @@ def test_broken_connections_and_late_reductions_are_no_broken_links() -> None:
 
 
 def test_who_has_fewer_good_links_is_left_out() -> None:
-    """a is cut off from both others: it would be the last to go by its place."""
+    """a is cut off from both others: it would be the last to go by its rank."""
     s = Linked()
     alone = {"a:1": ("b:1", "c:1"), "b:1": ("a:1",), "c:1": ("a:1",)}
     s.fails(alone)

@@ -8,19 +8,19 @@ from torchft_x.core.training.save_duty import SAY_AGAIN, Claim, Entry, SaveDuty,
 from torchft_x.timing import TIMING
 
 
-def saved(duty: SaveDuty, places: dict[int, int | None], steps: range) -> list[int]:
-    """`places`: from which step on."""
-    place: int | None = None
+def saved(duty: SaveDuty, indexes: dict[int, int | None], steps: range) -> list[int]:
+    """`indexes`: from which step on."""
+    index: int | None = None
     result = []
     for step in steps:
-        place = places.get(step, place)
-        if duty.committed(step, place):
+        index = indexes.get(step, index)
+        if duty.committed(step, index):
             result.append(step)
     return result
 
 
 @pytest.mark.parametrize(
-    ("every", "places", "steps", "saves"),
+    ("every", "indexes", "steps", "saves"),
     [
         (10, {1: 0}, 30, [10, 20, 30]),
         (1, {1: 0}, 3, [1, 2, 3]),
@@ -32,21 +32,21 @@ def saved(duty: SaveDuty, places: dict[int, int | None], steps: range) -> list[i
         (10, {1: 1, 10: 0}, 20, [10, 20]),
         # A first group that comes and goes costs one save for each due step.
         (10, {1: 1, 12: 0, 13: 1, 14: 0, 15: 1, 16: 0, 17: 1, 21: 0, 22: 1, 23: 0}, 27, [12, 21]),
-        # A healing group has no place and takes over like the others.
+        # A healing group has no index and takes over like the others.
         (10, {1: None, 9: 0}, 20, [10, 20]),
         (10, {1: 1, 10: None, 11: 0}, 20, [11, 20]),
     ],
 )
 def test_the_first_group_saves_at_each_due_step(
-    every: int, places: dict[int, int | None], steps: int, saves: list[int]
+    every: int, indexes: dict[int, int | None], steps: int, saves: list[int]
 ) -> None:
-    assert saved(SaveDuty(every), places, range(1, steps + 1)) == saves
+    assert saved(SaveDuty(every), indexes, range(1, steps + 1)) == saves
 
 
 OTHER = Entry("other", 3, False)
 
 
-def test_an_empty_place_and_ones_own_may_be_written_to() -> None:
+def test_an_empty_url_and_ones_own_may_be_written_to() -> None:
     for entry in (None, Entry("us", 7, False), Entry("us", 7, True), Entry("other", 7, True)):
         claim = Claim("us")
         assert claim.seen(entry, 0.0) == ""
@@ -70,7 +70,7 @@ def test_another_job_that_runs_is_refused() -> None:
     claim = Claim("us")
     claim.seen(OTHER, 100.0)
     assert claim.seen(OTHER._replace(over=True), 105.0) == ""
-    assert claim.ours  # the other one has left its place
+    assert claim.ours  # the other one has left
     claim = Claim("us")
     claim.seen(Entry("us", 1, False), 100.0)
     assert "has begun" in claim.seen(OTHER, 1000.0)

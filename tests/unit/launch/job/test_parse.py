@@ -34,7 +34,7 @@ def test_addresses() -> None:
     assert parse_addresses("a:1", what="x") == ("a:1",)
     assert parse_addresses(" http://[::1]:2", what="x") == ("http://[::1]:2",)
     assert parse_addresses("a:1, b:2", what="x") == ("a:1", "b:2")
-    with refused("x 'a:1,,b:2' has an empty place"):
+    with refused("x 'a:1,,b:2' has nothing between two commas"):
         parse_addresses("a:1,,b:2", what="x")
 
 

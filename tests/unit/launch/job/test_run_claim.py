@@ -12,13 +12,13 @@ from tests.util import wait_for
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job import run_claim
-from torchft_x.launch.job.run_claim import Entry, Place, RunClaim, Verdict, judge, read
+from torchft_x.launch.job.run_claim import Entry, PidScope, RunClaim, Verdict, judge, read
 from torchft_x.timing import TIMING
 
-HERE = Place("node1", "boot1", "pid:[1]")
-ELSEWHERE = Place("node2", "boot2", "pid:[1]")
-LOCAL = Entry(job="local_cwd://torchx/a", place=HERE, local=True, beat="1")
-REMOTE = Entry(job="slurm://torchx/7", place=ELSEWHERE, local=False, beat="1")
+HERE = PidScope("node1", "boot1", "pid:[1]")
+ELSEWHERE = PidScope("node2", "boot2", "pid:[1]")
+LOCAL = Entry(job="local_cwd://torchx/a", scope=HERE, local=True, beat="1")
+REMOTE = Entry(job="slurm://torchx/7", scope=ELSEWHERE, local=False, beat="1")
 
 
 def stay(seconds: float) -> bool:
@@ -33,14 +33,19 @@ def stay(seconds: float) -> bool:
         (LOCAL, "b", False, Verdict.FREE),  # its roles have been killed
         (LOCAL, LOCAL.job, True, Verdict.FREE),  # a standby lighthouse, or a role that was started again
         (dataclasses.replace(LOCAL, over=True), "b", True, Verdict.FREE),
-        (dataclasses.replace(LOCAL, place=Place("node1", "boot0", "pid:[1]")), "b", False, Verdict.FREE),  # rebooted
-        (dataclasses.replace(LOCAL, place=ELSEWHERE), "b", False, Verdict.WATCH),
-        (dataclasses.replace(LOCAL, place=Place("pod", "boot1", "pid:[2]")), "b", False, Verdict.WATCH),  # a container
+        (dataclasses.replace(LOCAL, scope=PidScope("node1", "boot0", "pid:[1]")), "b", False, Verdict.FREE),  # rebooted
+        (dataclasses.replace(LOCAL, scope=ELSEWHERE), "b", False, Verdict.WATCH),
+        (
+            dataclasses.replace(LOCAL, scope=PidScope("pod", "boot1", "pid:[2]")),
+            "b",
+            False,
+            Verdict.WATCH,
+        ),  # a container
         (REMOTE, "b", False, Verdict.WATCH),
         (REMOTE, REMOTE.job, False, Verdict.FREE),  # requeued, or started again on another node
         (dataclasses.replace(REMOTE, over=True), "b", False, Verdict.FREE),
-        (dataclasses.replace(REMOTE, place=HERE), "b", True, Verdict.HELD),
-        (dataclasses.replace(REMOTE, place=HERE), "b", False, Verdict.WATCH),  # roles on other nodes may run
+        (dataclasses.replace(REMOTE, scope=HERE), "b", True, Verdict.HELD),
+        (dataclasses.replace(REMOTE, scope=HERE), "b", False, Verdict.WATCH),  # roles on other nodes may run
         (LOCAL, "", True, Verdict.HELD),  # a job that is about to be submitted
     ],
 )

@@ -19,7 +19,7 @@ from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.kubernetes import jobs, scale
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
-from torchft_x.launch.kubernetes.place import Pods, check
+from torchft_x.launch.kubernetes.pods import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.run_commands import chaos
@@ -160,13 +160,13 @@ def test_who_can_be_struck_and_how(kubeconfig: Path) -> None:
     waits["status"]["containerStatuses"][0]["state"] = {"waiting": {}}
     page = 409, {"error": "No process of group 1 runs now."}
     with answering(_cluster([], [_lighthouse(), trainer, leaving, waits], page), kubeconfig) as asked:
-        place = Pods(Remote("kubernetes_ft://team/a-1", "t"))
-        lighthouse, supervisor, worker = place.targets()
+        pods = Pods(Remote("kubernetes_ft://team/a-1", "t"))
+        lighthouse, supervisor, worker = pods.living()
         assert str(worker) == "worker 0 of group 1 (pod p-1)"
         assert str(lighthouse) == "lighthouse (pod a-1-lighthouse-0-x)"
-        assert place.strike(supervisor, "supervisor")
-        assert place.strike(worker, "drain")
-        assert not place.strike(worker, "kill")
+        assert pods.strike(supervisor, "supervisor")
+        assert pods.strike(worker, "drain")
+        assert not pods.strike(worker, "kill")
     at_once, drained = (a for a in asked if a.method == "DELETE")
     assert "gracePeriodSeconds=0" in at_once.path
     assert "gracePeriodSeconds" not in drained.path

@@ -41,7 +41,7 @@ def test_the_pages_address_with_the_token_behind_the_fragment(
 ) -> None:
     assert status([run_dir, "--url"]) == 0
     url = urlsplit(capsys.readouterr().out.strip())
-    assert (url.port, parse_qs(url.fragment)) == (lighthouse.place.port, {"token": [TOKEN]})
+    assert (url.port, parse_qs(url.fragment)) == (lighthouse.page_address.port, {"token": [TOKEN]})
 
 
 def test_a_kill_of_a_group_without_a_supervisor(

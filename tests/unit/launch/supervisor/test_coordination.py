@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from torchft_x.launch.process.restarts import AttemptEnd
-from torchft_x.launch.supervisor.coordination import MultiNode, Place, StartedAttempt
+from torchft_x.launch.supervisor.coordination import MultiNode, NodeSettings, StartedAttempt
 from torchft_x.net import parse_address
 
 
@@ -19,9 +19,9 @@ class Fake:
         self.said: list[tuple] = []
         self.given_up = ""
         self.stopped = False
-        place = Place(group="0", node=node, nodes=2, host="h", patience=60.0)
+        settings = NodeSettings(group="0", node=node, nodes=2, host="h", patience=60.0)
         self.attempts = MultiNode(
-            place,
+            settings,
             self,
             wait=lambda condition, _: condition(),
             stopped=lambda: self.stopped,

@@ -44,21 +44,21 @@ def several(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("several")
 def test_each_of_several_has_an_address_of_its_own_and_they_share_a_directory(tmp_path: Path) -> None:
-    for place in "01":
-        argv = complete(["--place", place], tmp_path, local=True)
-        assert argv[argv.index("--address_file") + 1] == str(tmp_path / "lighthouses" / place)
+    for index in "01":
+        argv = complete(["--index", index], tmp_path, local=True)
+        assert argv[argv.index("--address_file") + 1] == str(tmp_path / "lighthouses" / index)
         assert argv[argv.index("--lease_dir") + 1] == str(tmp_path / "lighthouses")
         assert "--state_file" not in argv
-        assert "--place" not in argv
+        assert "--index" not in argv
 
 
 @pytest.mark.usefixtures("several")
 def test_a_directory_in_which_another_job_has_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    complete(["--place", "0"], tmp_path, local=True)
+    complete(["--index", "0"], tmp_path, local=True)
     monkeypatch.setenv(env.TORCHX_JOB_ID, "local_cwd://torchx/ddp-2")
-    for place in "01":
+    for index in "01":
         with pytest.raises(ConfigError, match="Another job with several lighthouses has begun in the run directory"):
-            complete(["--place", place], tmp_path, local=True)
+            complete(["--index", index], tmp_path, local=True)
 
 
 def test_who_comes_second_waits_for_the_token(tmp_path: Path) -> None:

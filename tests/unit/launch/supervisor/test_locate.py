@@ -123,8 +123,8 @@ def test_by_the_host_the_scheduler_names(port: int) -> None:
 def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> None:
     locator = Locator(tmp_path, None, by_host(port))
     assert locator.poll() is None
-    for place in (env.TOKEN, env.TOKEN_FILE, str(tmp_path / "token"), f"127.0.0.1:{port}"):
-        assert place in locator.missing
+    for where in (env.TOKEN, env.TOKEN_FILE, str(tmp_path / "token"), f"127.0.0.1:{port}"):
+        assert where in locator.missing
     write_secret(tmp_path / "token")
     found = locator.poll()
     assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))

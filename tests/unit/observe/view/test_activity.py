@@ -12,7 +12,7 @@ from torchft_x.observe.view.attempts import GroupAttempts
 from torchft_x.observe.view.history import LossEntry
 
 MEMBER = MemberView(
-    replica_id="1:x", place=1, attempt=0, inside=True, carrier=True, source="", asked=None, step=7, lost="", left=False,
+    replica_id="1:x", index=1, attempt=0, inside=True, carrier=True, source="", asked=None, step=7, lost="", left=False,
     late=False, suspected=False, stopped="", connected=True, unary=False, rehearses=False, pause=0.0, pause_reason="",
     heard=0.5,
 )  # fmt: skip

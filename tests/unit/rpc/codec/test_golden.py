@@ -1,6 +1,6 @@
 """The wire, byte for byte, and every refusal: `golden.json` has what was sent, and what was made of what arrives.
 
-``pytest --rewrite`` writes the file. Do it when the wire is meant to change, and read the difference: a byte that changes in what was there is a new wire, a "taken" in the place of a "refused" is a hole.
+``pytest --rewrite`` writes the file. Do it when the wire is meant to change, and read the difference: a byte that changes in what was there is a new wire, a "taken" instead of a "refused" is a hole.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Manifest:
         return next((part for part in self.groups if str(part.number) == group), None)
 
     def with_part(self, part: Part) -> Manifest:
-        """Return the manifest with this part added, or in the place of the one with its name."""
+        """Return the manifest with this part added, or instead of the one with its name."""
         if self.part(part.role, part.number) is None:
             return dataclasses.replace(self, parts=(*self.parts, part))
         parts = tuple(part if p.name == part.name else p for p in self.parts)

@@ -32,7 +32,7 @@ def again(run_dir: str, role: str, number: int, job: str, left: float, controlle
     manifest = store.read(run_dir)
     part = manifest.part(role, number)
     if manifest.cancelled or manifest.outcome is not None or part is None or part.gone or part.job != job:
-        return 0  # the app is over, or another job has taken the part's place
+        return 0  # the app is over, or another job is the part now
     try:
         submit_parts(controller, manifest, [part])
     except SupersededError:

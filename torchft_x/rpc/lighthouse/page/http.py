@@ -1,7 +1,7 @@
 """HTTP server on the lighthouse's loop, without a thread: h11 for the protocol, and limits against strangers.
 
 The number of connections, the requests per second, and the bytes and seconds of each are limited. So all who reach the
-port cost the lighthouse at most a few hundredths of its time and some hundred kilobytes. When all places are taken, the
+port cost the lighthouse at most a few hundredths of its time and some hundred kilobytes. Of too many, the
 connection that has been idle for longest is closed. The page has a port of its own, because gRPC can't pass an HTTP/1.1
 connection on, and a proxy before it would slow every call.
 """

@@ -20,7 +20,7 @@ _BESIDE = 10
 """Ports between the lighthouse and the page by default, so that a restarted lighthouse has its page at the same
 port."""
 _WHAT = "--http_bind"
-_WITHOUT = f"The lighthouse serves without it; {_WHAT} names another place, or {OFF}."
+_WITHOUT = f"The lighthouse serves without it; {_WHAT} names another address, or {OFF}."
 
 
 class Shell(Protocol):

@@ -37,11 +37,11 @@ class Served:
         self.shell, self.address, self.page = shell, address, page
 
     @property
-    def place(self) -> Address:
+    def page_address(self) -> Address:
         return parse_address(self.page.url)
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
-        at = self.place
+        at = self.page_address
         connection = http.client.HTTPConnection(at.host, at.port, timeout=scaled(10))
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()

@@ -16,7 +16,7 @@ from torchft_x.rpc.lighthouse.page import http as page_http
 
 def said(page: Served, data: bytes, seconds: float = 10.0) -> bytes:
     """All that is answered to these bytes until the connection is closed."""
-    with socket.create_connection(page.place, timeout=scaled(seconds)) as s:
+    with socket.create_connection(page.page_address, timeout=scaled(seconds)) as s:
         s.sendall(data)
         out = b""
         with contextlib.suppress(ConnectionResetError):
@@ -26,7 +26,7 @@ def said(page: Served, data: bytes, seconds: float = 10.0) -> bytes:
 
 
 def test_one_connection_for_many_requests(page: Served) -> None:
-    connection = http.client.HTTPConnection(*page.place, timeout=scaled(10))
+    connection = http.client.HTTPConnection(*page.page_address, timeout=scaled(10))
     with contextlib.closing(connection):
         for path in ("/healthz", "/status.json", "/healthz"):
             connection.request("GET", path)
@@ -99,7 +99,7 @@ def test_who_says_nothing_is_closed(page: Served, monkeypatch: pytest.MonkeyPatc
 def test_the_longest_idle_makes_room(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_http, "MOST", 4)
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(page.place)) for _ in range(8)]
+        idle = [stack.enter_context(socket.create_connection(page.page_address)) for _ in range(8)]
         assert page.ask("/healthz").status == 200
         idle[0].settimeout(scaled(5))
         assert idle[0].recv(1) == b""
@@ -120,7 +120,7 @@ def test_many_requests_take_their_time_and_all_are_answered(monkeypatch: pytest.
     more = 5
     with (
         served() as page,
-        contextlib.closing(http.client.HTTPConnection(*page.place, timeout=scaled(20))) as connection,
+        contextlib.closing(http.client.HTTPConnection(*page.page_address, timeout=scaled(20))) as connection,
     ):
         began = time.monotonic()
         for _ in range(page_http.BURST + more):

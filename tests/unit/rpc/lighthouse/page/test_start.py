@@ -19,10 +19,10 @@ from torchft_x.rpc.transport import loop
 
 def test_by_default_on_the_loopback_ten_ports_above() -> None:
     with served(bind=None) as page:
-        assert page.place.host == "127.0.0.1"
+        assert page.page_address.host == "127.0.0.1"
         wanted = parse_address(page.address).port + 10
         with socket.socket() as s:
-            assert page.place.port == wanted or s.connect_ex(("127.0.0.1", wanted)) == 0
+            assert page.page_address.port == wanted or s.connect_ex(("127.0.0.1", wanted)) == 0
         assert page.ask("/healthz").status == 200
 
 
@@ -46,7 +46,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_a_sentence() -> None:
             assert page.page.url == ""
             assert page.page.trouble == (
                 f"The page can't listen on 127.0.0.1:{port}: Address already in use. The lighthouse serves without it; "
-                "--http_bind names another place, or off."
+                "--http_bind names another address, or off."
             )
 
 
@@ -62,7 +62,7 @@ def test_without_h11_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.skipif(any_host() != "::", reason="this machine has no IPv6")
 def test_everywhere_is_both_of_ip() -> None:
     with served(bind="[::]:0") as page:
-        port = page.place.port
+        port = page.page_address.port
         for host in ("127.0.0.1", "::1"):
             connection = http.client.HTTPConnection(host, port, timeout=scaled(5))
             connection.request("GET", "/readyz")

@@ -22,10 +22,10 @@ class Target:
         return f"{self.role}{f' {self.rank}' if self.role == 'worker' else ''}{where} ({what})"
 
 
-class Place(Protocol):
-    """Run under one scheduler, with the means to strike its processes."""
+class Targets(Protocol):
+    """Processes of a run under one scheduler, with the means to strike them."""
 
-    def targets(self) -> list[Target]:
+    def living(self) -> list[Target]:
         """Return the living processes; none if the job is over, or never ran here."""
 
     def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:

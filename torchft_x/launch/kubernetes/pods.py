@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
-from torchft_x.launch.chaos.place import Target
+from torchft_x.launch.chaos.targets import Target
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import ClusterError
 from torchft_x.launch.kubernetes.remote import Remote
@@ -25,12 +25,12 @@ def check(kinds: Iterable[str]) -> None:
 
 
 class Pods:
-    """`Place` of a job on Kubernetes: its running pods."""
+    """`Targets` of a job on Kubernetes: its running pods."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
 
-    def targets(self) -> list[Target]:
+    def living(self) -> list[Target]:
         """Return the running pods that can be struck. Raise `ClusterError`."""
         found = []
         for pod in self._remote.cluster.list("Pod", jobs.of(self._remote.app)):

@@ -1,6 +1,6 @@
 """Environments in which a user may have torchft_x: a bare clone, a wheel, an editable install; on either TorchX line.
 
-Each place is an environment with links to the packages of a base environment, except torchft_x and other editable
+Each is an environment with links to the packages of a base environment, except torchft_x and other editable
 installs of that. The base of TorchX 0.7.0 is the interpreter that runs the tests, that of the nightly line is
 TORCHFT_X_NIGHTLY_PYTHON.
 """
@@ -26,7 +26,7 @@ _DEAD = "http://127.0.0.1:9"
 
 
 @dataclass(frozen=True)
-class Place:
+class Installation:
     line: str
     """TorchX line: "this" (0.7) or "nightly"."""
     way: str
@@ -66,16 +66,16 @@ class Place:
 
 
 class Workshop:
-    """Maker of places below a directory, each made once."""
+    """Maker of installations below a directory, each made once."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
-        self.place = functools.cache(self._place)
+        self.installation = functools.cache(self._make_installation)
         self._clone = functools.cache(self._make_clone)
         self._wheel = functools.cache(self._make_wheel)
 
-    def _place(self, line: str, way: str, python: str = "") -> Place:
-        """Make a place. `line` is "this" or "nightly".
+    def _make_installation(self, line: str, way: str, python: str = "") -> Installation:
+        """Make an installation. `line` is "this" or "nightly".
 
         `python`: another interpreter than the base's, for packages of pure Python.
         """
@@ -90,7 +90,7 @@ class Workshop:
         else:
             _install(ours, "--editable", str(self._clone("editable")))
             folder, package = user, self._clone("editable") / "torchft_x"
-        return Place(line, way, ours, folder, package)
+        return Installation(line, way, ours, folder, package)
 
     def _make_clone(self, name: str) -> Path:
         """Copy the files that `git clone` would bring if the working tree were committed. Return the folder."""
