@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.sim.held import HeldState
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as m
 from torchft_x.core.types import State
@@ -49,7 +49,7 @@ class Hub:
     # --- rank 0 -------------------------------------------------------------------------------------------------------
 
     def gather(self, mine: m.Vote) -> None:
-        if self._node.ranks[0].step.phase is not Phase.VOTING:
+        if self._node.ranks[0].step.phase is not StepPhase.VOTING:
             return  # rank 0's deadline has passed meanwhile
         self._mine = mine
         self._maybe_speak()
@@ -93,7 +93,7 @@ class Hub:
 
     def crossed(self, passed: bool, undecided: bool) -> None:
         """Apply the result of the vote between the groups, which ended for rank 0 and with it for all ranks."""
-        if self._node.ranks[0].step.phase is not Phase.VOTING:
+        if self._node.ranks[0].step.phase is not StepPhase.VOTING:
             return  # rank 0's deadline has passed meanwhile
         call, (mine, *_) = self._node.world.next_id(), self._all
         votes = (m.CrossVoteEnded(call, v.rank, v.step, v.quorum_id, passed) for v in self._all)

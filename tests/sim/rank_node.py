@@ -26,7 +26,7 @@ from tests.sim.held import HeldState
 from tests.sim.reduction import Reduction
 from tests.sim.voting import Voting
 from torchft_x.core import heal
-from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.core.commit.values import Terms
 from torchft_x.core.data.deal import deals_of
 from torchft_x.core.data.state import DataState
@@ -300,7 +300,7 @@ class RankNode:
 
     def again(self) -> None:
         """Begin the next step, unless another phase has begun."""
-        if not self.holds(self.again) and self.step.phase is Phase.IDLE:
+        if not self.holds(self.again) and self.step.phase is StepPhase.IDLE:
             self.ask()
 
     # --- configure -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.collective import Contribution
 from tests.sim.data import Gradient
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.data.ranges import members
 from torchft_x.core.data.state import Piece
 from torchft_x.core.types import Computed, Part, Ranges, State
@@ -63,7 +63,7 @@ class Reduction:
         if (
             not self._rank.holds(self._on_computed, nth)
             and nth == self._computing
-            and self._rank.step.phase in (Phase.ASKING, Phase.RUNNING)
+            and self._rank.step.phase in (StepPhase.ASKING, StepPhase.RUNNING)
         ):
             self._computed = True
             self.begin()

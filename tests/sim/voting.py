@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.base import fold
 from tests.sim.collective import Contribution
 from torchft_x.core import cross_group_vote
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, misfit
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.training.memory_checkpoint import GroupWord
@@ -94,7 +94,7 @@ class Voting:
     def maybe_vote(self) -> None:
         """Vote if reductions and heal are complete, after loading the healed state."""
         rank = self._rank
-        if not (rank.ready and rank.reduction.done) or rank.step.phase is not Phase.RUNNING:
+        if not (rank.ready and rank.reduction.done) or rank.step.phase is not StepPhase.RUNNING:
             return
         if not rank.healing.done:
             rank.wait = "fetch"
@@ -119,7 +119,7 @@ class Voting:
 
     def on_prepared(self, vote: CrossVote | None) -> None:
         """Begin the vote between groups, as rank 0 of a group whose ranks have voted. `vote` None: without a say."""
-        if self._vote is None or self._rank.step.phase is not Phase.VOTING:
+        if self._vote is None or self._rank.step.phase is not StepPhase.VOTING:
             return  # this rank's deadline has passed meanwhile
         rank, world = self._rank, self._rank.world
         self._crossed = vote is None or vote.ok

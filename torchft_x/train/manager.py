@@ -23,7 +23,7 @@ from torch.futures import Future
 from torchft_x.comm.dense import check_dense
 from torchft_x.comm.quantized.collectives import check_quantized
 from torchft_x.comm.quantized.format import format_of
-from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.core.fingerprint import ORDER
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.types import group_of
@@ -513,7 +513,7 @@ def _leave_at_exit(manager: Manager) -> Callable[[], None]:
 
     def leave() -> None:
         alive = ref()
-        if alive is not None and alive._context.step.phase is Phase.IDLE:
+        if alive is not None and alive._context.step.phase is StepPhase.IDLE:
             alive.shutdown(wait=False, finished=getattr(sys, "last_value", None) is None)
 
     atexit.register(leave)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.observe.worker_status import (
     MOMENT,
     PHASES,
@@ -35,7 +35,7 @@ def memory(*moments: tuple[int, Moment], stories: tuple[tuple[int, dict[str, obj
 
 
 def test_phases_are_those_of_a_step() -> None:
-    assert tuple(phase.value for phase in Phase) == PHASES
+    assert tuple(phase.value for phase in StepPhase) == PHASES
 
 
 def test_the_newest_moment_counts() -> None:

@@ -34,7 +34,7 @@ from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import StepError
 
 
-class Phase(Enum):
+class StepPhase(Enum):
     IDLE = "idle"  # between steps; collectives may still run in the last quorum
     ASKING = "asking"  # joined and frozen: nothing is reduced or committed until the answer (R4)
     RUNNING = "running"  # a quorum is in hand
@@ -51,7 +51,7 @@ class Step:
     """
 
     def __init__(self, *, min_replica_size: int, max_retries: int | None = None, max_redo: int = 2) -> None:
-        self.phase = Phase.IDLE  # see the module's picture
+        self.phase = StepPhase.IDLE  # see the module's picture
         self.state = State()  # state that this rank holds completely (R19: a heal changes it only at its end)
         self.batches_committed = 0  # sum of participants over committed steps
         self.data: Position | None = None  # position in the data at `state`; None: the script chooses its data itself
@@ -95,11 +95,11 @@ class Step:
 
     def ask(self) -> Terms:
         """Enter ASKING and return the ask's terms. Report a step in hand as ``failed``, which releases the others."""
-        if self.phase in (Phase.ASKING, Phase.VOTING):
+        if self.phase in (StepPhase.ASKING, StepPhase.VOTING):
             raise StepError(f"start_quorum was called while {self._doing()}; wait for that first.")
-        failed = self.error is not None or self.phase is Phase.RUNNING
+        failed = self.error is not None or self.phase is StepPhase.RUNNING
         reason = JoinReason.FAILED if failed and self._reason is not JoinReason.NEW else self._reason
-        self.phase, self.quorum_id = Phase.ASKING, 0
+        self.phase, self.quorum_id = StepPhase.ASKING, 0
         self.rank, self.size, self.deal = None, 0, None
         self.error = self.objection = None
         self._reason = reason
@@ -107,8 +107,8 @@ class Step:
 
     def ask_failed(self) -> None:
         """Return to IDLE after an ask without a quorum. The next ask repeats this one's reason."""
-        self._need(Phase.ASKING)
-        self.phase = Phase.IDLE
+        self._need(StepPhase.ASKING)
+        self.phase = StepPhase.IDLE
 
     def begin(
         self,
@@ -125,9 +125,9 @@ class Step:
         shares out the step's data.
         Return the outcome of an undecided step, committed now or committed nowhere, or None if there was none.
         """
-        self._need(Phase.ASKING)
+        self._need(StepPhase.ASKING)
         ended = self._decide_open(commit)
-        self.phase, self.quorum_id, self.top = Phase.RUNNING, quorum_id, top
+        self.phase, self.quorum_id, self.top = StepPhase.RUNNING, quorum_id, top
         self.rank, self.size, self.deal = rank, size, deal
         self._reason, self._healed = JoinReason.BOUNDARY, False
         self._suspects = self._unreached = ()
@@ -197,7 +197,7 @@ class Step:
             part: this rank's part in this quorum.
             all_keep: as in `misfit`.
         """
-        self._need(Phase.RUNNING)
+        self._need(StepPhase.RUNNING)
         if kept is None or kept.state != self.top or self.state != self.top or self.torn or not self.may_redo:
             return False
         if misfit(kept, part, self.deal, all_keep=all_keep):
@@ -211,7 +211,7 @@ class Step:
 
     def healed(self, state: State, batches_committed: int, data: Position | None = None) -> None:
         """Record that the whole state is loaded. Raise `StepError` unless it is the quorum's (R17)."""
-        self._need(Phase.RUNNING)
+        self._need(StepPhase.RUNNING)
         if state != self.top:
             raise StepError(f"healed to {state}, but quorum {self.quorum_id} stands at {self.top}; ask again.")
         self.state, self.batches_committed, self.data = state, batches_committed, data
@@ -222,7 +222,7 @@ class Step:
 
         Return whether the others rely on this rank's gradients and must be released at once.
         """
-        self._need(Phase.RUNNING)
+        self._need(StepPhase.RUNNING)
         self.torn = self.torn or torn
         self.objection = error
         return self.rank is not None and self.fail(error)
@@ -231,7 +231,7 @@ class Step:
 
     def vote(self) -> LocalVote:
         """End the step's reductions and return this rank's vote (R12)."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not StepPhase.RUNNING:
             raise StepError(f"should_commit was called while {self._doing()}; call start_quorum (zero_grad) first.")
         if self.objection is None and (self.torn or self.state != self.top):
             held = "a half-applied state" if self.torn else f"{self.state}"
@@ -243,7 +243,7 @@ class Step:
         self._vote = LocalVote(
             self.top.step, self.quorum_id, self.size, enough and errored is None, enough, errored, self.deal
         )
-        self.phase = Phase.VOTING
+        self.phase = StepPhase.VOTING
         return self._vote
 
     def settle(self, commit: bool, reason: str = "", *, undecided: bool = False) -> Outcome:
@@ -251,14 +251,14 @@ class Step:
 
         `undecided` is whether the group could not decide after it had reported to the other groups that it holds the result.
         """
-        self._need(Phase.VOTING)
+        self._need(StepPhase.VOTING)
         vote = self._vote
         assert vote is not None
         if commit and not vote.ok:
             raise StepError(
                 f"step {vote.step} was committed in quorum {vote.quorum_id} against this rank's vote ({vote}); stopping."
             )
-        self.phase, self._vote = Phase.IDLE, None
+        self.phase, self._vote = StepPhase.IDLE, None
         self._too_few = 0 if vote.enough_replicas else self._too_few + 1
         pause = _pause(self._too_few)
         if commit:
@@ -278,7 +278,7 @@ class Step:
 
     def drop(self, vote: LocalVote, why: str) -> Outcome:
         """Return the outcome of an undecided step that was committed nowhere. The quorum in hand is the next step's."""
-        self._need(Phase.RUNNING)
+        self._need(StepPhase.RUNNING)
         self.commit_failures += 1
         self._redone = 0
         why = self._why(vote) or why
@@ -301,17 +301,17 @@ class Step:
 
     def mark_divergent(self) -> None:
         """Record that most groups hold another state under the same name. This rank votes against the step, and heals."""
-        self._need(Phase.VOTING)
+        self._need(StepPhase.VOTING)
         self.torn = True
 
     def decision_lost(self) -> None:
         """Record that the group's decision did not arrive. The group may have committed without this rank, which must stop."""
-        self._need(Phase.VOTING)
-        self.phase, self._vote, self.torn = Phase.IDLE, None, True
+        self._need(StepPhase.VOTING)
+        self.phase, self._vote, self.torn = StepPhase.IDLE, None, True
 
     def restore(self, state: State, batches_committed: int, data: Position | None = None) -> None:
         """Take over the counters of a loaded complete state: the user's checkpoint, or the group's own copy in memory."""
-        self._need(Phase.IDLE)
+        self._need(StepPhase.IDLE)
         if data is not None and self.data is not None:
             check_same(data, self.data)
         self.state, self.batches_committed, self.torn = state, batches_committed, False
@@ -331,7 +331,7 @@ class Step:
 
         Raises `ConfigError` if that position is one in another data set.
         """
-        self._need(Phase.IDLE)
+        self._need(StepPhase.IDLE)
         if self.data is not None:
             check_same(self.data, data)
         self.data, self.data_options = self.data or data, options
@@ -355,13 +355,13 @@ class Step:
 
     def _doing(self) -> str:
         return {
-            Phase.IDLE: "no step is in hand",
-            Phase.ASKING: "a quorum is being asked for",
-            Phase.RUNNING: f"step {self.top.step} of quorum {self.quorum_id} is running",
-            Phase.VOTING: f"step {self.top.step} of quorum {self.quorum_id} is being voted on",
+            StepPhase.IDLE: "no step is in hand",
+            StepPhase.ASKING: "a quorum is being asked for",
+            StepPhase.RUNNING: f"step {self.top.step} of quorum {self.quorum_id} is running",
+            StepPhase.VOTING: f"step {self.top.step} of quorum {self.quorum_id} is being voted on",
         }[self.phase]
 
-    def _need(self, phase: Phase) -> None:
+    def _need(self, phase: StepPhase) -> None:
         if self.phase is not phase:
             raise StepError(f"this needs the phase {phase.value!r}, but {self._doing()}.")
 

@@ -14,7 +14,7 @@ from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import HeldQuorum
-from torchft_x.core.group.phase import Phase, Progression, why_asked, why_held
+from torchft_x.core.group.phase import GroupPhase, Progression, why_asked, why_held
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     AnswerQuorum,
@@ -46,7 +46,7 @@ from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]
 
-_JOINING, _IN_QUORUM = Phase.JOINING, Phase.IN_QUORUM  # read in every step; the enum's attributes are slower
+_JOINING, _IN_QUORUM = GroupPhase.JOINING, GroupPhase.IN_QUORUM  # read in every step; the enum's attributes are slower
 
 
 class Group:
@@ -239,7 +239,7 @@ class Group:
                 # R3: one join at a time. The first may be answered already; a second would stay open for the old state.
                 sent = self._progression.phase is _JOINING and self._sent_at is not None and self._session
                 self._join = join
-                self._progression.reach(Phase.JOINING, why_asked(join))
+                self._progression.reach(GroupPhase.JOINING, why_asked(join))
                 effects += [] if sent else self._send_join(now)
                 # R16: the session may have ended after another rank found the grant used up.
                 effects += [] if self._session else self._run_on(now)
@@ -263,11 +263,11 @@ class Group:
         self._join = self._sent_at = None
         self._owed.clear()
         held = (
-            Phase.IDLE
+            GroupPhase.IDLE
             if self._held_quorum.quorum is None
-            else Phase.REVOKED
+            else GroupPhase.REVOKED
             if self._held_quorum.over
-            else Phase.IN_QUORUM
+            else GroupPhase.IN_QUORUM
         )
         self._progression.enter(held, f"The join is withdrawn: {why}, and no rank waits for the answer.")
 
@@ -293,7 +293,7 @@ class Group:
         self._commit = commit
         if commit is not None:
             self._state = commit.state
-        self._progression.enter(Phase.IN_QUORUM, why_held(quorum, commit))
+        self._progression.enter(GroupPhase.IN_QUORUM, why_held(quorum, commit))
         return effects + self._answer_asks(commit=commit)
 
     def _answer(
@@ -321,7 +321,7 @@ class Group:
         if event.quorum_id != self._held_quorum.quorum_id or self._held_quorum.over:
             return []
         self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
-        revoked = Phase.REVOKED if self._progression.phase is _IN_QUORUM else self._progression.phase
+        revoked = GroupPhase.REVOKED if self._progression.phase is _IN_QUORUM else self._progression.phase
         self._progression.reach(revoked, f"The quorum in hand is over: {event.reason}")
         push = PushRevoked(event.quorum_id, event.lost, event.reason, event.left)
         return [push, *self._two_phase.over(self._held_quorum.over)]
@@ -434,7 +434,7 @@ class Group:
             return []
         self._cleared = self._state
         self._progression.enter(
-            Phase.IN_QUORUM, f"The group goes on in its quorum, through step {self._held_quorum.granted_through}."
+            GroupPhase.IN_QUORUM, f"The group goes on in its quorum, through step {self._held_quorum.granted_through}."
         )
         self._owed.clear()  # only a quorum is owed, and a rank that asks again is cleared
         return self._answer_asks(base=self._state)
@@ -454,7 +454,7 @@ class Group:
     def _stop_calls(self, sentence: str) -> list[GroupEffect]:
         """End the group and fail every waiting call at once with `sentence` as the reason."""
         self._end = sentence
-        self._progression.enter(Phase.ENDED, sentence)
+        self._progression.enter(GroupPhase.ENDED, sentence)
         self._join = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()

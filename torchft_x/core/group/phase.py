@@ -11,7 +11,7 @@ from torchft_x.core.messages.group import GroupEvent, SendJoin
 from torchft_x.core.types import JoinReason, Prepared, Quorum, listed
 
 
-class Phase(Enum):
+class GroupPhase(Enum):
     IDLE = "idle"  # the group holds no quorum, and some rank has not asked for one
     JOINING = "joining"  # a join is sent, or to be sent, and unanswered: the group is frozen (R4)
     IN_QUORUM = "in quorum"  # the group holds a quorum: its ranks vote and run on as far as grant and lease go
@@ -20,18 +20,18 @@ class Phase(Enum):
 
 
 TRANSITIONS = {
-    (Phase.IDLE, Phase.JOINING): "all ranks ask",
-    (Phase.JOINING, Phase.IN_QUORUM): "quorum or grant",
-    (Phase.IN_QUORUM, Phase.JOINING): "all ranks ask",
-    (Phase.IN_QUORUM, Phase.REVOKED): "revoked",
-    (Phase.REVOKED, Phase.JOINING): "all ranks ask",
+    (GroupPhase.IDLE, GroupPhase.JOINING): "all ranks ask",
+    (GroupPhase.JOINING, GroupPhase.IN_QUORUM): "quorum or grant",
+    (GroupPhase.IN_QUORUM, GroupPhase.JOINING): "all ranks ask",
+    (GroupPhase.IN_QUORUM, GroupPhase.REVOKED): "revoked",
+    (GroupPhase.REVOKED, GroupPhase.JOINING): "all ranks ask",
     # The join has died with its session, or with the grant that answered it, and no rank waits for its answer any more.
-    (Phase.JOINING, Phase.IDLE): "withdrawn",
-    (Phase.JOINING, Phase.REVOKED): "withdrawn",
-    (Phase.IDLE, Phase.ENDED): "ends",
-    (Phase.JOINING, Phase.ENDED): "ends",
-    (Phase.IN_QUORUM, Phase.ENDED): "ends",
-    (Phase.REVOKED, Phase.ENDED): "ends",
+    (GroupPhase.JOINING, GroupPhase.IDLE): "withdrawn",
+    (GroupPhase.JOINING, GroupPhase.REVOKED): "withdrawn",
+    (GroupPhase.IDLE, GroupPhase.ENDED): "ends",
+    (GroupPhase.JOINING, GroupPhase.ENDED): "ends",
+    (GroupPhase.IN_QUORUM, GroupPhase.ENDED): "ends",
+    (GroupPhase.REVOKED, GroupPhase.ENDED): "ends",
 }
 """All transitions, each with its cause. A withdrawn join leaves the group in the quorum that it holds."""
 
@@ -40,7 +40,7 @@ class Progression:
     """A group's phase and its newest decisions. `now` and `event` (the one being handled) are recorded with them."""
 
     def __init__(self, now: float) -> None:
-        self.phase = Phase.IDLE
+        self.phase = GroupPhase.IDLE
         self.now = now
         self.event: GroupEvent = Tick()
         self._decisions: tuple[Decision, ...] = ()
@@ -49,12 +49,12 @@ class Progression:
         """Record a decision that leaves the phase as it is."""
         self._decisions = decisions.after(self._decisions, self.now, self.event, sentence)
 
-    def enter(self, phase: Phase, sentence: str) -> None:
+    def enter(self, phase: GroupPhase, sentence: str) -> None:
         assert (self.phase, phase) in TRANSITIONS, f"no way from {self.phase.value} to {phase.value}: {sentence}"
         self.phase = phase
         self.note(sentence)
 
-    def reach(self, phase: Phase, sentence: str) -> None:
+    def reach(self, phase: GroupPhase, sentence: str) -> None:
         """Enter `phase` unless the group is in it already. Record the decision in any case."""
         self.note(sentence) if phase is self.phase else self.enter(phase, sentence)
 

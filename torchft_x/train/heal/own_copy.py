@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.train.context.context import RankContext
@@ -23,7 +23,7 @@ def before_asking(context: RankContext, *, between_steps: bool) -> None:
     Raises `TransferError` if the copy can't be loaded.
     """
     with context.failures.lock:
-        state, idle = context.step.state, context.step.phase is Phase.IDLE
+        state, idle = context.step.state, context.step.phase is StepPhase.IDLE
     if not idle:
         return  # the last step was given up in the middle
     copy = context.memory.to_load(state)
@@ -50,7 +50,7 @@ def copy_last(context: RankContext) -> None:
 def _whole_state(context: RankContext) -> State | None:
     """Return this rank's complete state; None if the rank is torn or inside a step, or the state can't be read."""
     with context.failures.lock:
-        state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
+        state, idle, torn = context.step.state, context.step.phase is StepPhase.IDLE, context.step.torn
     return state if idle and not torn and context.state_dicts.readable else None
 
 

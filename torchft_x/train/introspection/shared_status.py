@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.observe import worker_status
 from torchft_x.observe.worker_status import MOMENT, Moment
 from torchft_x.train.introspection.query_server import lead
 from torchft_x.train.setup.options import Options
 
-_NUMBERS = {phase: worker_status.PHASES.index(phase.value) for phase in Phase}
+_NUMBERS = {phase: worker_status.PHASES.index(phase.value) for phase in StepPhase}
 _pack = MOMENT.pack_into
 _STEP_ENDS = ("joined", "rehearsal", "commit", "drop")
 _KEPT = 8  # number of newest losses, and of decisions of the group, that are kept

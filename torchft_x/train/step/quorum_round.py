@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from torchft_x.core import heal
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms
 from torchft_x.core.data.deal import Deal, deals_of
 from torchft_x.core.heal import Plan
@@ -304,7 +304,7 @@ class QuorumRound:
     def _request_failed(self, error: Exception) -> Exception:
         c = self._context
         with c.failures.lock:
-            if c.step.phase is Phase.ASKING:
+            if c.step.phase is StepPhase.ASKING:
                 c.step.ask_failed()
         c.status.publish()
         return error

@@ -41,7 +41,7 @@ import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum.reduce import Scratch
-from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
 from torchft_x.core.types import Quorum, Ranges
@@ -114,7 +114,7 @@ class StepLoop:
             return
         before_asking(c, between_steps=True)
         with c.failures.lock:
-            given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is Phase.RUNNING else None
+            given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is StepPhase.RUNNING else None
             terms = c.step.ask()
         if given_up is not None:
             self._vote.abandon(*given_up)
@@ -247,7 +247,7 @@ class StepLoop:
         self._reject_mistake(again=self.reductions.has(kept))
         wanted = self.reductions.keep(kept, works)
         with self._context.failures.lock:
-            running = self._context.step.phase is Phase.RUNNING
+            running = self._context.step.phase is StepPhase.RUNNING
         if self.decided or not running:
             return wanted
         try:
@@ -371,7 +371,7 @@ class StepLoop:
         """Reduce the kept gradients again with the next quorum, if a reduction failed and repeating is allowed."""
         while True:
             with self._context.failures.lock:
-                error, running = self._context.step.error, self._context.step.phase is Phase.RUNNING
+                error, running = self._context.step.error, self._context.step.phase is StepPhase.RUNNING
             round = self.need_round()
             if not running or error is None or not self._may_retry(error, early=False):
                 return

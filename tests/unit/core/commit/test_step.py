@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.core.commit.values import LocalVote, misfit, over_error
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
@@ -52,7 +52,7 @@ def test_a_good_step_moves_the_state() -> None:
     out = step.settle(True)
     assert out.committed
     assert (step.state, step.batches_committed) == (State(1, Q), 2)
-    assert step.phase is Phase.IDLE
+    assert step.phase is StepPhase.IDLE
     assert step.ask().reason is JoinReason.BOUNDARY
 
 
@@ -289,7 +289,7 @@ def test_verbs_out_of_place_change_nothing() -> None:
     step.vote()
     with pytest.raises(StepError, match="being voted on"):
         step.ask()
-    assert step.phase is Phase.VOTING
+    assert step.phase is StepPhase.VOTING
 
 
 def test_each_verb_has_its_phase() -> None:

@@ -5,31 +5,31 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.group.stage import Stage
-from torchft_x.core.group.phase import TRANSITIONS, Phase, Progression
+from torchft_x.core.group.phase import TRANSITIONS, GroupPhase, Progression
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.group import CallGone, Leave, QuorumRevoked, SessionDown
 
 
-def phase(s: Stage) -> Phase:
+def phase(s: Stage) -> GroupPhase:
     return s.group._progression.phase
 
 
 def test_a_way_through_all_of_them() -> None:
     s = Stage()
-    assert phase(s) is Phase.IDLE
+    assert phase(s) is GroupPhase.IDLE
     s.ask()
-    assert phase(s) is Phase.JOINING
+    assert phase(s) is GroupPhase.JOINING
     s.now = 1.0
     s.arrive()
-    assert phase(s) is Phase.IN_QUORUM
+    assert phase(s) is GroupPhase.IN_QUORUM
     s.now = 2.0
     s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost: it is silent."))
-    assert phase(s) is Phase.REVOKED
+    assert phase(s) is GroupPhase.REVOKED
     s.vote()
     s.ask()
-    assert phase(s) is Phase.JOINING
+    assert phase(s) is GroupPhase.JOINING
     s.feed(Leave())
-    assert phase(s) is Phase.ENDED
+    assert phase(s) is GroupPhase.ENDED
     assert s.group.story(3.0) == [
         "3.0 s ago, SessionUp: The lighthouse has taken the group's hello.",
         "3.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as its grant is used up.",
@@ -42,9 +42,10 @@ def test_a_way_through_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "over", "back"), [(False, False, Phase.IDLE), (True, False, Phase.IN_QUORUM), (True, True, Phase.REVOKED)]
+    ("held", "over", "back"),
+    [(False, False, GroupPhase.IDLE), (True, False, GroupPhase.IN_QUORUM), (True, True, GroupPhase.REVOKED)],
 )
-def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bool, back: Phase) -> None:
+def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bool, back: GroupPhase) -> None:
     s = Stage()
     if held:
         s.ask()
@@ -52,7 +53,7 @@ def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bo
     s.ask()
     if over:
         s.feed(QuorumRevoked(7, (), "over."))
-    assert phase(s) is Phase.JOINING
+    assert phase(s) is GroupPhase.JOINING
     s.feed(SessionDown("it is away"))
     s.feed(CallGone(s.calls))
     assert phase(s) is back
@@ -70,8 +71,8 @@ def test_what_goes_on_in_every_step_is_no_decision() -> None:
 
 
 def test_there_is_no_other_way() -> None:
-    for before in Phase:
-        for after in set(Phase) - {after for start, after in TRANSITIONS if start is before}:
+    for before in GroupPhase:
+        for after in set(GroupPhase) - {after for start, after in TRANSITIONS if start is before}:
             at = Progression(0.0)
             at.phase = before
             with pytest.raises(AssertionError, match="no way from"):
