@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Part, group_of
 from torchft_x.errors import CollectiveError, UnreachableError
 
@@ -62,7 +62,7 @@ class Fabric:
 
     # --- meeting -------------------------------------------------------------------------------------------------
 
-    def join(self, member: Member, plan: Plan, group_rank: int) -> Mesh:
+    def join(self, member: Member, plan: QuorumPlan, group_rank: int) -> Mesh:
         """Let a member come to its mesh. `on_configured` follows, unless the member gives up before."""
         meetings = self._meetings.setdefault((plan.config_id, group_rank), [])
         mesh = next((x for x in meetings if member.who not in x.came and member.who not in x.closed), None)

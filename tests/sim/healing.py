@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.base import fold
 from tests.sim.data import Copy
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.training.heal_wait import HealWait
 from torchft_x.core.types import State, group_of
 from torchft_x.errors import CollectiveError, StepError, TorchftXError
@@ -37,7 +37,7 @@ class Healing:
         """Reset for a new step."""
         self.done, self._fetched = False, None
 
-    def begin(self, plan: Plan, *, in_place: bool) -> None:
+    def begin(self, plan: QuorumPlan, *, in_place: bool) -> None:
         """Offer what the quorum's healers need from us, then fetch what we need."""
         rank, world = self._rank, self._rank.world
         self._in_place = in_place
@@ -62,7 +62,7 @@ class Healing:
         world.transfers.fetch(rank, plan, in_place=in_place and plan.top.step > 0)
         world.reach(rank.node, "fetch")
 
-    def _look(self, copying: HealWait, plan: Plan, names: tuple[str, ...]) -> None:
+    def _look(self, copying: HealWait, plan: QuorumPlan, names: tuple[str, ...]) -> None:
         """Check at a source whether its readers make progress, and fail the step if they don't.
 
         It does as `train.heal.overseer` does.

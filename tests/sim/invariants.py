@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tests.sim.data import SampleLedger
 from tests.sim.quorum_checks import QuorumChecks, Violation, is_sentence
 from torchft_x.core.commit.values import LocalVote
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Member, Prepared, Quorum, State
 from torchft_x.errors import ConfigError
 
@@ -107,7 +107,7 @@ class Checker(QuorumChecks):
 
     # --- ranks: I1, I2, I5, I6, I7, I9, I10, A1 ----------------------------------------------------------------------
 
-    def on_begin(self, rank: RankNode, quorum: Quorum, plan: Plan) -> None:
+    def on_begin(self, rank: RankNode, quorum: Quorum, plan: QuorumPlan) -> None:
         """Check I5: each source of a heal is a carrier, that is whole and at the newest state of the quorum."""
         self.hopeless.discard(rank.node.group)
         carriers = {c.replica_id for c in quorum.carriers}

@@ -14,7 +14,7 @@ from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
 from tests.sim.supervisor_node import HOPELESS_ATTEMPTS
 from torchft_x.core import heal
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import Member, Part, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXError
@@ -56,7 +56,7 @@ class PeerNode:
         self.process = Process(self.who, self.site, world.clock_of(self.site))
         self.step, self.value, self.failures = 0, fold("init", 0), 0
         self.mesh, self._config_id, self._phase, self._call = None, 0, "idle", 0
-        self._plan: Plan | None = None
+        self._plan: QuorumPlan | None = None
         self.quorum: Quorum | None = None
         world.listening[self.address] = self
         self._beat()
@@ -147,7 +147,7 @@ class PeerNode:
         self.mesh = self.world.fabric.join(self, plan, 0)
         self.world.after(self.world.config.timeout, self.process, self._stuck, "configuring", quorum.id)
 
-    def _heal(self, plan: Plan) -> None:
+    def _heal(self, plan: QuorumPlan) -> None:
         """Copy the source's state at once: the peer's own heal is not under test."""
         source = self.world.listening.get(plan.sources[0].address)
         if isinstance(source, PeerNode) and source.step == plan.top.step:

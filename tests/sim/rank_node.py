@@ -30,7 +30,7 @@ from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.core.commit.values import Terms
 from torchft_x.core.data.deal import deals_of
 from torchft_x.core.data.state import DataState
-from torchft_x.core.heal import Plan, WorldSizeMode
+from torchft_x.core.heal import QuorumPlan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
@@ -87,7 +87,7 @@ class RankNode:
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # calls to make when the hang is over
         self.wait = ""  # name of the training thread's wait; '' while it computes
         # State of the present step:
-        self.plan: Plan | None = None
+        self.plan: QuorumPlan | None = None
         self.part = Part(None, ())
         self.call = 0  # open call to the group server
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
@@ -305,7 +305,7 @@ class RankNode:
 
     # --- configure -----------------------------------------------------------------------------------------------
 
-    def _configure(self, plan: Plan) -> None:
+    def _configure(self, plan: QuorumPlan) -> None:
         # The callback is empty, as the process group is made in the events that follow.
         if self.failures.configure(plan, lambda: None) is None:
             return self._begin_round()

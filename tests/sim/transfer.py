@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.data import Copy
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Fetch:
     """One heal of one rank: its source, its mirrors and its progress."""
 
-    def __init__(self, healer: RankNode, source: str, plan: Plan, *, in_place: bool) -> None:
+    def __init__(self, healer: RankNode, source: str, plan: QuorumPlan, *, in_place: bool) -> None:
         self.healer = healer
         self.source = source  # replica id
         self.state = plan.top  # the wanted state
@@ -61,7 +61,7 @@ class Transfers:
             if fetch.server is rank and not fetch.began:
                 self._serve(fetch)
 
-    def fetch(self, healer: RankNode, plan: Plan, *, in_place: bool) -> None:
+    def fetch(self, healer: RankNode, plan: QuorumPlan, *, in_place: bool) -> None:
         """Start a heal. `on_fetched` or `on_fetch_failed` of the healer follows."""
         source, world = plan.sources[0], self._world
         fetch = Fetch(healer, source.replica_id, plan, in_place=in_place)

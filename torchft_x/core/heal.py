@@ -29,7 +29,7 @@ class WorldSizeMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class QuorumPlan:
     """Plan of one group rank in a quorum. "Rank" alone means a replica rank: an index of the members."""
 
     quorum_id: int
@@ -69,7 +69,7 @@ class Plan:
 
 def plan(
     quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True, base: State | None = None
-) -> Plan:
+) -> QuorumPlan:
     """Return the plan of group rank `group_rank` of member `replica_id` in this quorum.
 
     `base`: state in which the step begins if not the quorum's top: a later step of the quorum, which all members carry.
@@ -105,7 +105,7 @@ def plan(
     if own in sources_of and not sources_of[own]:
         raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
     sources = sources_of.get(own, [])
-    return Plan(
+    return QuorumPlan(
         quorum_id=quorum.id,
         config_id=quorum.config_id,
         number=quorum.number,
@@ -170,14 +170,16 @@ def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, boo
     return sum(m.replica_id in running for m in side), len(side), any(m.is_ours for m in side)
 
 
-def later(plan: Plan) -> Plan:
+def later(plan: QuorumPlan) -> QuorumPlan:
     """Return the plan for later steps of the same quorum, which all members carry: there are no more heals."""
     if not (plan.heal or plan.sources or plan.offers):
         return plan  # avoids a copy in each step
     return replace(plan, heal=False, sources=(), source_rank=None, mirrors=(), dst_ranks=(), mirror_of=())
 
 
-def participation(plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int) -> Part:
+def participation(
+    plan: QuorumPlan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int
+) -> Part:
     """Return this member's part in the quorum by torchft's rule (R10).
 
     `contributes_after_heal`: healers apply the state before their forward (synchronous quorum with healing allowed),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.scene import member, quorum
-from torchft_x.core.heal import MIRRORS, Plan, WorldSizeMode, later, participation, plan, stranded
+from torchft_x.core.heal import MIRRORS, QuorumPlan, WorldSizeMode, later, participation, plan, stranded
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -50,7 +50,7 @@ RECOVERY = [
 ]
 
 
-def facts(p: Plan) -> tuple[object, ...]:
+def facts(p: QuorumPlan) -> tuple[object, ...]:
     return (p.heal, p.source_rank, p.dst_ranks, p.max_replica_rank, p.max_world_size, p.store_address)
 
 

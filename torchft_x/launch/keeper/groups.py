@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import assignment
 from torchft_x.launch.job import checks
-from torchft_x.launch.keeper.plan import Plan, Process, RolePlan
+from torchft_x.launch.keeper.plan import JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.upkeep import Replica
 
 
-def check(plan: Plan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
+def check(plan: JobPlan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
     """Return the role whose number of replicas changes. Raise `ConfigError` if the job can't have so many groups."""
     role = plan.trainer
     command = None if role is None or role.template is None else role.template.args

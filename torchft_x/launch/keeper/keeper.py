@@ -25,7 +25,7 @@ from torchft_x import env, log_lines
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.devices import accelerators
 from torchft_x.launch.keeper import groups, plan, record
-from torchft_x.launch.keeper.plan import Plan, Process
+from torchft_x.launch.keeper.plan import JobPlan, Process
 from torchft_x.launch.keeper.record_writer import JobRecordWriter
 from torchft_x.launch.keeper.roles import RoleProcess
 from torchft_x.launch.keeper.upkeep import Outcome, Replica, RestartAt, outcome
@@ -42,7 +42,7 @@ _TICK_BLIND = 0.25  # seconds; the longest sleep on kernels without pidfd
 class Keeper:
     """Owner of a job of this machine: starts its processes, restarts or ends them, and decides when the job is over."""
 
-    def __init__(self, what: Plan) -> None:
+    def __init__(self, what: JobPlan) -> None:
         self._plan = what  # fixed
         self._folder = plan.folder(what.run_dir)
         self._stops = StopRequests()

@@ -45,7 +45,7 @@ class RolePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class JobPlan:
     """Plan of a job: its roles, its folders, and when it ends."""
 
     app_id: str
@@ -70,7 +70,7 @@ def folder(run_dir: str | Path) -> Path:
     return Path(run_dir, "keeper")
 
 
-def write(plan: Plan) -> None:
+def write(plan: JobPlan) -> None:
     """Write the plan to the run directory. Raise `OSError` if it exists or can't be written."""
     path = _path(plan.run_dir, plan.app_id)
     make_run_dir(plan.run_dir)
@@ -80,12 +80,12 @@ def write(plan: Plan) -> None:
         json.dump(dataclasses.asdict(plan), f)
 
 
-def read(run_dir: str | Path, app_id: str) -> Plan:
+def read(run_dir: str | Path, app_id: str) -> JobPlan:
     """Return the plan of a job. Raise `ConfigError` if it can't be read."""
     path = _path(run_dir, app_id)
     try:
         found = json.loads(path.read_text("utf-8"))
-        return Plan(**{**found, "roles": tuple(_role(r) for r in found["roles"])})
+        return JobPlan(**{**found, "roles": tuple(_role(r) for r in found["roles"])})
     except (OSError, ValueError, TypeError, KeyError) as e:
         raise ConfigError(f"{path} can't be read as a plan: {e}.") from None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.launch.keeper import record
-from torchft_x.launch.keeper.plan import Plan, folder
+from torchft_x.launch.keeper.plan import JobPlan, folder
 from torchft_x.launch.keeper.roles import RoleProcess
 from torchft_x.launch.keeper.upkeep import Replica
 
@@ -20,7 +20,7 @@ from torchft_x.launch.keeper.upkeep import Replica
 class JobRecordWriter:
     """Publisher of a job's state. Owns the files job.json and groups.json."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JobPlan) -> None:
         self._plan = plan  # fixed
         self._created = time.time()
         self._keeper = record.this_process(os.getpid())

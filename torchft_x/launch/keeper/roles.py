@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, folder
+from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, folder
 from torchft_x.launch.keeper.record import Pid, ReplicaRecord, this_process
 from torchft_x.launch.keeper.streams import Streams
 from torchft_x.launch.keeper.upkeep import Replica
@@ -25,7 +25,7 @@ from torchft_x.launch.workers import attempts_file
 class RoleProcess:
     """Process of one replica, restarted as needed. Owns the replica's output over all its processes."""
 
-    def __init__(self, replica: Replica, plan: Plan, how: Process, extra: Sequence[str] = ()) -> None:
+    def __init__(self, replica: Replica, plan: JobPlan, how: Process, extra: Sequence[str] = ()) -> None:
         """`extra` are arguments for this replica, appended to the role's."""
         self.replica = replica
         self._how = how

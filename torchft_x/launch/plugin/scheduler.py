@@ -32,7 +32,7 @@ from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.index import Index
 from torchft_x.launch.keeper import plan, record
 from torchft_x.launch.keeper.commands import send
-from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
+from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord, RecordError
 from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
 from torchft_x.launch.plugin import common
@@ -105,7 +105,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             self._start(made)
         return made.app_id
 
-    def _start(self, made: Plan) -> None:
+    def _start(self, made: JobPlan) -> None:
         """Start the job's keeper and wait until the roles run. Raise `ConfigError` if they can't be started."""
         log = plan.folder(made.run_dir) / f"{made.app_id}.log"
         with log.open("wb") as file:
@@ -249,7 +249,7 @@ def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
         keeper.wait()
 
 
-def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: bool) -> Plan:
+def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: bool) -> JobPlan:
     """Return the keeper's plan for TorchX's request, to which the roles' hooks have been applied."""
     roles = []
     facts = None
@@ -270,7 +270,7 @@ def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: 
                 template=_template(role, replicas[0], request.app_id) if ours and ours.kind == "trainer" else None,
             )
         )
-    return Plan(
+    return JobPlan(
         app_id=request.app_id,
         session=session,
         run_dir=run_dir,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.types import Quorum
@@ -39,7 +39,7 @@ def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
     return _ASK.decode(p, call=call, state=messages.STATE.decode(p))  # the request has the fields of a state
 
 
-def plan_bytes(plan: Plan) -> bytes:
+def plan_bytes(plan: QuorumPlan) -> bytes:
     """Encode a ManagerQuorumResponse for a rank that runs torchft."""
     return bytes(
         peer_pb.ManagerQuorumResponse(

@@ -19,7 +19,7 @@ from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.values import Outcome, over_error
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.position import Position
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.training.heal_retries import HealRetries
 from torchft_x.core.types import Prepared, State, listed, readable
 from torchft_x.errors import (
@@ -66,7 +66,7 @@ class StepFailures:
         self.given_up: Counter[str] = Counter()  # heals from this rank given up after all was sent, by group
         self._stop = stop  # releases all waits for other ranks of the group
         self._suspect = suspect  # reports suspects to the lighthouse, without waiting
-        self.plan: Plan | None = None  # plan of the current quorum or the last one
+        self.plan: QuorumPlan | None = None  # plan of the current quorum or the last one
         self._configuring = False  # whether a configure was decided on and has not ended
         self.broken = True  # whether the process group must be configured again even for the same members
         self._config_id = 0  # config id of the newest configure that was begun
@@ -76,7 +76,7 @@ class StepFailures:
 
     def begin(
         self,
-        plan: Plan,
+        plan: QuorumPlan,
         top: State,
         rank: int | None,
         size: int,
@@ -91,7 +91,7 @@ class StepFailures:
             return self.step.begin(plan.quorum_id, top, rank, size, commit, deal)
 
     def configure(
-        self, plan: Plan, make: Callable[[], None], silent: Callable[[], tuple[str, ...]] = lambda: ()
+        self, plan: QuorumPlan, make: Callable[[], None], silent: Callable[[], tuple[str, ...]] = lambda: ()
     ) -> float | None:
         """Run `make` if the process group must be configured for `plan`. An error is reported, not raised.
 
@@ -125,7 +125,7 @@ class StepFailures:
             self.broken = self.step.error is not None
         return time.monotonic() - began
 
-    def _not_reached(self, plan: Plan, names: tuple[str, ...]) -> None:
+    def _not_reached(self, plan: QuorumPlan, names: tuple[str, ...]) -> None:
         with self.lock:
             self.step.not_reached(plan.quorum_id, names)
         if names:

@@ -7,7 +7,7 @@ from typing import Any
 from torchft_x.comm.reach import unanswered
 from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.core import cross_group_vote
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Quorum, group_number
 from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
@@ -21,7 +21,7 @@ class PeerLinks:
         self.all_min = AllMin(options.host, cross_group_vote.WIDTH)
         self._options = options
 
-    def configure(self, plan: Plan, replica_id: str, *, votes: bool) -> None:
+    def configure(self, plan: QuorumPlan, replica_id: str, *, votes: bool) -> None:
         """Connect with the members of `plan`; with `votes` also for the vote. Raises the error of a failed connect."""
         o = self._options
         address = f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.training.heal_wait import HealWait
 from torchft_x.core.types import group_of, listed
 from torchft_x.errors import CollectiveError
@@ -14,7 +14,7 @@ from torchft_x.train.context.context import RankContext
 _LOOK = 0.1  # seconds between two checks
 
 
-def look_after(context: RankContext, plan: Plan) -> None:
+def look_after(context: RankContext, plan: QuorumPlan) -> None:
     """Start a thread that watches the copies until the next quorum, and fails the step if they don't progress.
 
     If the transport can't report progress, this does nothing, and the timeout applies.
@@ -24,7 +24,7 @@ def look_after(context: RankContext, plan: Plan) -> None:
     threading.Thread(target=_oversee, args=(context, plan), name="torchft_x-heal", daemon=True).start()
 
 
-def _oversee(context: RankContext, plan: Plan) -> None:
+def _oversee(context: RankContext, plan: QuorumPlan) -> None:
     names = tuple(plan.replica_ids[rank] for rank in plan.dst_ranks)
     groups = [group_of(name) for name in names]
     given_up = context.failures.given_up

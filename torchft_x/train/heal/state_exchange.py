@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from torchft_x.core.data.position import Position, read_position
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Member, State
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.context.context import RankContext
@@ -21,7 +21,7 @@ class StateExchange:
     def __init__(self, context: RankContext, *, in_place: bool) -> None:
         self._context = context
         self._in_place = in_place
-        self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to load at the commit
+        self._fetched: tuple[QuorumPlan, dict[str, Any]] | None = None  # state to load at the commit
 
     def load_fetched(self) -> None:
         """Load the state that was fetched beside the training."""
@@ -29,7 +29,7 @@ class StateExchange:
         if fetched is not None:
             self._load(*fetched)
 
-    def offer(self, plan: Plan) -> None:
+    def offer(self, plan: QuorumPlan) -> None:
         """Freeze the state that others fetch from this rank (R17). It is kept until a quorum that needs none."""
         c = self._context
         with c.failures.lock:
@@ -56,7 +56,7 @@ class StateExchange:
         if readers and c.waits.somebody_heals:
             look_after(c, plan)
 
-    def heal(self, plan: Plan) -> None:
+    def heal(self, plan: QuorumPlan) -> None:
         """Fetch the top. If the training thread waits, load it in place; else keep it for the commit."""
         if not plan.heal:
             return
@@ -74,7 +74,7 @@ class StateExchange:
         else:
             self._fetched = (plan, state)
 
-    def _fetch(self, plan: Plan, in_place: bool) -> dict[str, Any]:
+    def _fetch(self, plan: QuorumPlan, in_place: bool) -> dict[str, Any]:
         c = self._context
         source = plan.sources[0]
         began = time.monotonic()
@@ -120,7 +120,7 @@ class StateExchange:
         except Exception as e:
             raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
 
-    def _check(self, plan: Plan, state: Any, torn: bool) -> None:
+    def _check(self, plan: QuorumPlan, state: Any, torn: bool) -> None:
         """Raise `TransferError`, before anything is loaded, unless this is the quorum's state and can be loaded."""
         try:
             if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
@@ -133,7 +133,7 @@ class StateExchange:
             e.torn = torn
             raise
 
-    def _load(self, plan: Plan, state: dict[str, Any]) -> None:
+    def _load(self, plan: QuorumPlan, state: dict[str, Any]) -> None:
         """Load the state through the user's functions. If that fails, this rank is torn."""
         c = self._context
         try:
@@ -145,7 +145,7 @@ class StateExchange:
         c.committed.replace()
         c.log.info("healed to %s", plan.top)
 
-    def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:
+    def _failed(self, plan: QuorumPlan, error: Exception, *, torn: bool) -> None:
         self._context.failures.heal_failed(error, torn=torn)
         self._context.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.data.deal import Deal
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Part, Quorum
 
 
@@ -31,7 +31,7 @@ class QuorumRole:
     """A quorum and its meaning for this rank: computed once, and read by each further step in the quorum."""
 
     quorum: Quorum
-    plan: Plan
+    plan: QuorumPlan
     part: Part
     counts_after_heal: bool  # the value with which `part` was computed
     votes_late: bool  # some member's script reduces after backward

@@ -17,7 +17,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms
 from torchft_x.core.data.deal import Deal, deals_of
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages.group import Ask, QuorumReply
 from torchft_x.core.types import Computed, JoinReason, Part, Quorum, Ranges, State, group_of
 from torchft_x.errors import DeadlineError, StepError
@@ -82,7 +82,7 @@ class QuorumRound:
         self._keeps = keeps  # this rank can reduce the step's gradients again
         self._held = held
         self._asked: QuorumReply | Wait | None = None  # answer, or a wait for it; None before the request
-        self._plan: Plan | None = None  # between the quorum's arrival and `exchange_state`
+        self._plan: QuorumPlan | None = None  # between the quorum's arrival and `exchange_state`
 
     # --- the training thread ------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class QuorumRound:
         if c.failures.broken or c.step.error is not None:
             self._configure(plan)
 
-    def _check_intact(self, plan: Plan) -> None:
+    def _check_intact(self, plan: QuorumPlan) -> None:
         """Report a failure if the group goes on in its quorum but this rank's process group is broken."""
         if self._terms.reason is JoinReason.FAILED:
             error = StepError("this rank's process group broke after the last commit.")
@@ -239,7 +239,7 @@ class QuorumRound:
             if plan.heal and self._in_place:
                 self._computes_at(plan)
 
-    def _computes_at(self, plan: Plan) -> None:
+    def _computes_at(self, plan: QuorumPlan) -> None:
         """Set `computed` after a heal, if this rank holds the whole state of the quorum."""
         step = self._context.step
         with self._context.failures.lock:
@@ -309,7 +309,7 @@ class QuorumRound:
         c.status.publish()
         return error
 
-    def _begin(self, reply: QuorumReply) -> Plan:
+    def _begin(self, reply: QuorumReply) -> QuorumPlan:
         """Compute what the quorum means for this rank, and begin the step in it. Raises if the quorum is of no use."""
         c = self._context
         before = c.failures.plan
@@ -350,7 +350,7 @@ class QuorumRound:
         carriers = {m.replica_id for m in reply.quorum.carriers} | {self._context.connection.replica_id}
         return any(m.replica_id not in carriers for m in reply.quorum.members)
 
-    def _compare(self, plan: Plan, size: int, quorum: Quorum) -> None:
+    def _compare(self, plan: QuorumPlan, size: int, quorum: Quorum) -> None:
         """Emit a quorum event if the new quorum differs from the one before by more than its id."""
         before = None if self._previous is None else self._previous.quorum
         carriers = {m.replica_id for m in quorum.carriers}
@@ -368,7 +368,7 @@ class QuorumRound:
                 healing=[r for r in plan.replica_ids if r not in carriers],
             )  # fmt: skip
 
-    def _configure(self, plan: Plan) -> None:
+    def _configure(self, plan: QuorumPlan) -> None:
         c, quorum = self._context, self.role.quorum if self.role is not None else None
 
         def make() -> None:

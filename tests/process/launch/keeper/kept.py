@@ -15,7 +15,7 @@ import pytest
 from tests.util import scaled, wait_for
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.keeper import plan, record
-from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
+from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord, ReplicaRecord
 from torchft_x.launch.process import process_tree
 
@@ -49,7 +49,7 @@ class Kept:
         self.logs = run_dir / "replicas"
         (run_dir / "keeper").mkdir(parents=True, exist_ok=True)
         plan.write(
-            Plan(
+            JobPlan(
                 app_id=app_id, session="s", run_dir=str(run_dir), log_dir=str(self.logs), roles=roles, launcher=launcher
             )
         )

@@ -7,7 +7,7 @@ import pytest
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices.assignment import Machine
 from torchft_x.launch.keeper import groups
-from torchft_x.launch.keeper.plan import Plan, Process, RolePlan
+from torchft_x.launch.keeper.plan import JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.upkeep import Replica
 
 FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "made up")
@@ -18,8 +18,8 @@ def trainer(gpu: int = 0, workers: str = "1", **environ: str) -> RolePlan:
     return RolePlan(name="trainer", replicas=(template,) * 2, kind="trainer", gpu=gpu, template=template)
 
 
-def plan(*roles: RolePlan, min_replicas: int = 1) -> Plan:
-    return Plan(app_id="a", session="s", run_dir="/r", log_dir="/r/l", roles=roles, min_replicas=min_replicas)
+def plan(*roles: RolePlan, min_replicas: int = 1) -> JobPlan:
+    return JobPlan(app_id="a", session="s", run_dir="/r", log_dir="/r/l", roles=roles, min_replicas=min_replicas)
 
 
 def test_more_and_fewer() -> None:

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from tests.golden import Golden
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Fingerprint, Trait
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId, JoinReason, Member, Prepared, Quorum, State
@@ -45,7 +45,7 @@ ASK = gm.Ask(
     ((0, 4), (6, 300)), 3,
 )  # fmt: skip
 CROSS = CrossVote(True, 900, 8, 1 << 63, 12)
-PLAN = Plan(900, 800, 7, 1, 2, STATE, True, (MEMBER,), 1, (0, 2), "h:2/p", 1, 2, ("a:1", "b:2"), ("x", ""), 3)
+PLAN = QuorumPlan(900, 800, 7, 1, 2, STATE, True, (MEMBER,), 1, (0, 2), "h:2/p", 1, 2, ("a:1", "b:2"), ("x", ""), 3)
 HEALTHY = dataclasses.replace(PLAN, heal=False, sources=(), source_rank=None, dst_ranks=(), max_replica_rank=None)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.core.commit.step import Step
-from torchft_x.core.heal import Plan
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import CollectiveError, FencedError, TransferError
 from torchft_x.observe.events import EventLog
@@ -32,8 +32,8 @@ class FakeGroup:
         self.on_abort(config_id)
 
 
-def plan(quorum_id: int = 7, config_id: int = 5) -> Plan:
-    return Plan(
+def plan(quorum_id: int = 7, config_id: int = 5) -> QuorumPlan:
+    return QuorumPlan(
         quorum_id=quorum_id, config_id=config_id, number=1, replica_rank=0, replica_world_size=2, top=State(), heal=False,
         sources=(), source_rank=None, dst_ranks=(), store_address="", max_replica_rank=0, max_world_size=2,
         replica_ids=("a:1", "b:1"), handles=(), commit_failures=0,
@@ -50,7 +50,7 @@ def guard(pg: FakeGroup) -> StepFailures:
     return StepFailures(Step(min_replica_size=1), pg, LOG, EventLog(None, "trainer"))
 
 
-def begin(guard: StepFailures, p: Plan) -> None:
+def begin(guard: StepFailures, p: QuorumPlan) -> None:
     guard.step.ask()
     guard.begin(p, p.top, 0, 2)
 
