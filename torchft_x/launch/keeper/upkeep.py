@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torchft_x.launch.keeper.plan import RolePlan
 from torchft_x.launch.process.process_tree import signal_name
-from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy, RestartRules
 
 LIGHTHOUSE_RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 """Rules for a lighthouse's supervisor, the same as that supervisor's own: groups wait only for minutes."""
@@ -52,7 +52,7 @@ class Replica:
         self.role = role  # fixed
         self.number = number  # fixed
         rules = RestartRules(max_restarts=role.max_restarts, longest_pause=5.0, steps=False)
-        self._restarts = Restarts(LIGHTHOUSE_RULES if role.kind == "lighthouse" else rules)
+        self._restarts = RestartPolicy(LIGHTHOUSE_RULES if role.kind == "lighthouse" else rules)
         self.began = 0.0  # monotonic seconds of its process's last start
         self.due: float | None = None  # monotonic seconds of the next restart; None if none is due
         self.starts = 0  # number of restarts

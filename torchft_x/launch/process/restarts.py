@@ -122,7 +122,7 @@ class GiveUp:
     sentence: str
 
 
-class Restarts:
+class RestartPolicy:
     """Restart decisions for one group. Counts its restarts and its attempts without progress."""
 
     def __init__(self, rules: RestartRules) -> None:

@@ -27,7 +27,7 @@ from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.fence import watch_fence
-from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restarts
+from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartPolicy
 from torchft_x.launch.supervisor.config import BaseConfig
 from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator
@@ -68,7 +68,7 @@ class BaseSupervisor:
         self._attempt: Attempt | None = None  # the running attempt; None between attempts
         self._warm: WarmParent | None = None  # forks attempts, for a group whose script is Python
         self._number = 0  # number of the present attempt, or of the next one
-        self._restarts = Restarts(config.rules)
+        self._restarts = RestartPolicy(config.rules)
         self._report = attempts_file.AttemptsReport(0, "")  # newest content of the attempts file
         self._ends = attempts_file.ends_before(self._environ)  # ended attempts of the group, the oldest first
         self._host = self._advertise()

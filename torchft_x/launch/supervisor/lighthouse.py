@@ -29,7 +29,7 @@ from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
-from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy, RestartRules
 from torchft_x.launch.supervisor.config import own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import attempts_file
@@ -60,7 +60,7 @@ class LighthouseSupervisor:
         self._environ = env.everything() if environ is None else dict(environ)
         self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # number of the next child
         self._stops = StopRequests()
-        self._restarts = Restarts(RULES)
+        self._restarts = RestartPolicy(RULES)
         self._events: EventLog | None = None  # made with the first event
         self._started_again = 0  # restarts by this process
         self._first = True  # whether the first child still runs

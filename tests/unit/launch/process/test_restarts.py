@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restart, RestartRules, Restarts
+from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restart, RestartPolicy, RestartRules
 from torchft_x.timing import TIMING
 
 
@@ -17,7 +17,7 @@ def failed(uptime: float = 1.0, *, own: bool = True, progress: bool = False, wor
 
 
 def test_a_crash_loop_ends_with_the_scripts_own_words() -> None:
-    restarts = Restarts(RestartRules(loop=3))
+    restarts = RestartPolicy(RestartRules(loop=3))
     words = ("Traceback (most recent call last):", "NameError: name 'x' is not defined")
     assert isinstance(restarts.ended(failed(), 0.0), Restart)
     assert isinstance(restarts.ended(failed(), 1.0), Restart)
@@ -49,18 +49,18 @@ def test_the_exception_is_quoted_and_not_the_last_line_of_its_text(words: tuple[
 
 
 def test_what_commits_no_steps_is_not_blamed_for_it() -> None:
-    restarts = Restarts(RestartRules(loop=1, steps=False))
+    restarts = RestartPolicy(RestartRules(loop=1, steps=False))
     decision = restarts.ended(failed(), 0.0)
     assert decision == GiveUp("1 quick exits in a row, the last: worker 0 exited with code 1")
 
 
 def test_a_usage_error_is_not_tried_again_unless_it_has_worked_before() -> None:
     usage = replace(failed(words=("train.py: --data x: no such file.",)), code=2, reason="worker 0 exited with code 2")
-    assert Restarts(RestartRules()).ended(usage, 0.0) == GiveUp(
+    assert RestartPolicy(RestartRules()).ended(usage, 0.0) == GiveUp(
         "worker 0 exited with code 2, a mistake in its arguments or settings: train.py: --data x: no such file."
     )
-    assert isinstance(Restarts(RestartRules()).ended(replace(usage, progress=True), 0.0), Restart)
-    assert isinstance(Restarts(RestartRules()).ended(replace(usage, code=3), 0.0), Restart)
+    assert isinstance(RestartPolicy(RestartRules()).ended(replace(usage, progress=True), 0.0), Restart)
+    assert isinstance(RestartPolicy(RestartRules()).ended(replace(usage, code=3), 0.0), Restart)
 
 
 MISSING = "ModuleNotFoundError: No module named 'nowhere'"
@@ -68,7 +68,7 @@ MISSING = "ModuleNotFoundError: No module named 'nowhere'"
 
 def test_what_comes_again_whenever_the_script_is_started_is_not_tried_again() -> None:
     first = replace(failed(words=("Traceback", MISSING)), fault=MISSING)
-    assert Restarts(RestartRules()).ended(first, 0.0) == GiveUp(
+    assert RestartPolicy(RestartRules()).ended(first, 0.0) == GiveUp(
         f"worker 0 exited with code 1 before it made a Manager: {MISSING}"
     )
     assert first.explained
@@ -78,38 +78,38 @@ def test_what_comes_again_whenever_the_script_is_started_is_not_tried_again() ->
 def test_the_same_exception_at_the_start_is_tried_twice() -> None:
     """A file that isn't there yet may come."""
     absent, other = (replace(failed(), fault=f"FileNotFoundError: {name}") for name in ("a", "b"))
-    restarts = Restarts(RestartRules())
+    restarts = RestartPolicy(RestartRules())
     assert isinstance(restarts.ended(absent, 0.0), Restart)
     assert isinstance(restarts.ended(other, 1.0), Restart)
     twice = "worker 0 exited with code 1 twice before it made a Manager: FileNotFoundError: b"
     assert restarts.ended(other, 2.0) == GiveUp(twice)
-    restarts, late = Restarts(RestartRules()), replace(absent, uptime=1.3 * TIMING.attempt_quick)
+    restarts, late = RestartPolicy(RestartRules()), replace(absent, uptime=1.3 * TIMING.attempt_quick)
     assert [isinstance(restarts.ended(late, t), Restart) for t in (0.0, 50.0, 100.0)] == [True] * 3
 
 
 def test_the_same_exception_after_the_end_is_tried_twice_however_long_the_training_was() -> None:
     export = replace(failed(3600.0, progress=True), fault="OSError: the store is away", after_end=True)
-    restarts = Restarts(RestartRules())
+    restarts = RestartPolicy(RestartRules())
     assert isinstance(restarts.ended(export, 0.0), Restart)
     assert restarts.ended(export, 3600.0) == GiveUp(
         "worker 0 exited with code 1 twice after it had finished: OSError: the store is away"
     )
     misspelt = replace(export, fault="NameError: name 'modle' is not defined")
-    assert isinstance(Restarts(RestartRules()).ended(misspelt, 0.0), GiveUp)
+    assert isinstance(RestartPolicy(RestartRules()).ended(misspelt, 0.0), GiveUp)
 
 
 def test_a_result_that_cannot_be_written_is_not_trained_again() -> None:
     unsaved = replace(
         failed(3600.0, progress=True, words=("train.py: m.pt was not saved (No space left on device).",)), code=73
     )
-    assert Restarts(RestartRules()).ended(unsaved, 0.0) == GiveUp(
+    assert RestartPolicy(RestartRules()).ended(unsaved, 0.0) == GiveUp(
         "worker 0 exited with code 1: it can't write its result: train.py: m.pt was not saved (No space left on device)."
     )
     assert unsaved.explained
 
 
 def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:
-    restarts = Restarts(RestartRules(loop=3, max_restarts=100))
+    restarts = RestartPolicy(RestartRules(loop=3, max_restarts=100))
     for i in range(5):
         assert isinstance(restarts.ended(failed(own=False), float(i)), Restart)
     restarts.ended(failed(), 10.0)
@@ -120,7 +120,7 @@ def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:
 
 @pytest.mark.parametrize("good", [failed(progress=True), failed(uptime=31.0)])
 def test_progress_or_a_long_attempt_breaks_the_row(good: AttemptEnd) -> None:
-    restarts = Restarts(RestartRules(loop=3, quick=30.0))
+    restarts = RestartPolicy(RestartRules(loop=3, quick=30.0))
     restarts.ended(failed(), 0.0)
     restarts.ended(failed(), 1.0)
     assert isinstance(restarts.ended(good, 2.0), Restart)
@@ -129,7 +129,7 @@ def test_progress_or_a_long_attempt_breaks_the_row(good: AttemptEnd) -> None:
 
 
 def test_pauses_grow_only_while_nothing_is_achieved() -> None:
-    restarts = Restarts(RestartRules(max_restarts=100, longest_pause=4.0))
+    restarts = RestartPolicy(RestartRules(max_restarts=100, longest_pause=4.0))
     pauses = [restarts.ended(failed(own=False), float(i)).pause for i in range(6)]
     assert pauses == [0.0, 1.0, 2.0, 4.0, 4.0, 4.0]
     assert restarts.ended(failed(progress=True), 10.0).pause == 0.0
@@ -137,7 +137,7 @@ def test_pauses_grow_only_while_nothing_is_achieved() -> None:
 
 
 def test_restarts_are_counted_within_a_sliding_hour() -> None:
-    restarts = Restarts(RestartRules(max_restarts=2, window=3600.0))
+    restarts = RestartPolicy(RestartRules(max_restarts=2, window=3600.0))
     good = failed(uptime=100.0)
     assert restarts.ended(good, 0.0) == Restart(1, 0.0)
     assert restarts.ended(good, 1800.0) == Restart(2, 0.0)
@@ -147,7 +147,7 @@ def test_restarts_are_counted_within_a_sliding_hour() -> None:
 
 
 def test_no_restarts_at_all() -> None:
-    decision = Restarts(RestartRules(max_restarts=0)).ended(failed(uptime=100.0), 0.0)
+    decision = RestartPolicy(RestartRules(max_restarts=0)).ended(failed(uptime=100.0), 0.0)
     assert decision == GiveUp("worker 0 exited with code 1 (max_restarts is 0)")
     with pytest.raises(ConfigError, match="max_restarts"):
         RestartRules(max_restarts=-1)

@@ -60,7 +60,7 @@ class Patience:
     """Longest pause between two submissions of one part."""
 
 
-class Restarts:
+class JobRestarts:
     """State machine of a job's restarts. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules import actions as a
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
-from torchft_x.launch.slurm.rules.restart import Restarts
+from torchft_x.launch.slurm.rules.restart import JobRestarts
 from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, submit_parts
 
@@ -39,7 +39,7 @@ class WatcherLog:
 class ActionRunner:
     """Executor of one watcher's actions."""
 
-    def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, reporter: WatcherLog) -> None:
+    def __init__(self, run_dir: Path, controller: Controller, rules: JobRestarts, reporter: WatcherLog) -> None:
         self._run_dir = run_dir
         self._controller = controller
         self._rules = rules

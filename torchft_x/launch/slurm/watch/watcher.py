@@ -25,7 +25,7 @@ from torchft_x.launch.slurm.rules import actions as a
 from torchft_x.launch.slurm.rules.election import Election
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.restart import Restarts
+from torchft_x.launch.slurm.rules.restart import JobRestarts
 from torchft_x.launch.slurm.watch.action_runner import ActionRunner, WatcherLog
 from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
@@ -58,7 +58,7 @@ class Watcher:
         self._run_dir = run_dir
         self._controller = controller
         store.read(run_dir)
-        self._rules = Restarts()
+        self._rules = JobRestarts()
         self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
         self._file = store.folder(run_dir) / "watcher.json"  # the watchers' note and memory
         self._reporter = WatcherLog()

@@ -24,7 +24,7 @@ from torchft_x.launch.slurm.rules.actions import (
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
-from torchft_x.launch.slurm.rules.restart import Patience, Restarts
+from torchft_x.launch.slurm.rules.restart import JobRestarts, Patience
 from torchft_x.timing import TIMING
 
 NOTE = comment("app", "t1", "/runs/7")
@@ -89,7 +89,7 @@ class Watch:
     """The machine, with the job as it is in most tests: group 0 runs."""
 
     def __init__(self, made: Manifest | None = None) -> None:
-        self.rules = Restarts()
+        self.rules = JobRestarts()
         self.manifest = made or manifest()
 
     def __call__(self, text: str | None, at: float, said: LighthouseStatus | None = HEARD) -> list[Action]:
@@ -286,7 +286,7 @@ def test_of_a_group_over_several_nodes_only_the_silent_one_is_excluded() -> None
 def test_the_replaced_attempt_is_cancelled_whoever_replaced_it() -> None:
     now = manifest(part(0), part(1, job="40_1", ticket="t2", earlier=("31_1",)))
     rows = [row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
-    rules = Restarts()
+    rules = JobRestarts()
     assert rules.poll(now, rows, heard(), 0.0) == [Cancel(("31_1",))]
     rows[1] = row(COMPLETING)
     assert rules.poll(now, rows, heard(), 1.0) == []
@@ -389,5 +389,5 @@ def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(
     found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
     assert not any(isinstance(a, Reschedule) for a in found)
     rows = [*(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
-    found = Restarts().poll(manifest(*map(part, range(3))), rows, HEARD, 0.0)
+    found = JobRestarts().poll(manifest(*map(part, range(3))), rows, HEARD, 0.0)
     assert [type(a) for a in found] == [Reschedule]
