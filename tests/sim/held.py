@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.data import Copy
-from torchft_x.core.training.memory_checkpoint import NOTHING, GroupWord, HeldCopies, RankWord, newest_common
+from torchft_x.core.training.memory_checkpoint import NOTHING, CopyDecision, CopyVote, HeldCopies, newest_common
 from torchft_x.core.types import State
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class HeldState:
 
     def __init__(self, rank: RankNode, memory: SupervisorMemory | None) -> None:
         self.label: tuple[int, int] | None = None  # (quorum id, step) of the vote that carried `said`
-        self.said = RankWord()
+        self.said = CopyVote()
         self._rank = rank
         self._memory = memory
         self._slots = None if memory is None else memory.slots[rank.rank]
@@ -49,16 +49,16 @@ class HeldState:
         self._due = 0.0  # virtual time of the next copy
 
     def vote(self, label: tuple[int, int]) -> None:
-        """Compute this rank's `RankWord`, which is sent with its vote."""
+        """Compute this rank's `CopyVote`, which is sent with its vote."""
         self.label = label
         if self._slots is not None:
             states = [slot and slot[0] for slot in self._slots]
             step = self._rank.step
-            self.said = self._copies.word(states, idle=not self._copying, torn=step.torn, behind=step.state != step.top)
+            self.said = self._copies.vote(states, idle=not self._copying, torn=step.torn, behind=step.state != step.top)
 
     @staticmethod
-    def decide(node: GroupNode, label: tuple[int, int], commit: bool) -> GroupWord:
-        """Return rank 0's word for the group, or `NOTHING` if not all ranks voted under this label."""
+    def decide(node: GroupNode, label: tuple[int, int], commit: bool) -> CopyDecision:
+        """Return rank 0's decision for the group, or `NOTHING` if not all ranks voted under this label."""
         all_held = [rank.held for rank in node.ranks]
         if any(held.label != label for held in all_held):
             return NOTHING
@@ -69,8 +69,8 @@ class HeldState:
         newest = None if self._memory is None else self._memory.newest
         self.given_up = newest is not None and newest > state
 
-    def receive(self, word: GroupWord, state: State | None) -> None:
-        self._copies.receive(word, state)
+    def receive(self, decision: CopyDecision, state: State | None) -> None:
+        self._copies.receive(decision, state)
         if self._slots is not None and state is not None:
             for i, slot in enumerate(self._slots):
                 if slot is not None and slot[0] > state:

@@ -120,10 +120,10 @@ class Hub:
         node.world.note(node.replica_id, "decides {} {}", "commit" if commit else "no:", reason)
         self.owes_start = commit
         label = (vote.quorum_id, vote.step)
-        word = HeldState.decide(node, label, commit)
+        decision = HeldState.decide(node, label, commit)
         for rank in node.ranks:
             if rank.rank != but:
-                node.tell(rank, rank.voting.on_decision, label, commit, reason, undecided, word)
+                node.tell(rank, rank.voting.on_decision, label, commit, reason, undecided, decision)
         if commit:
             node.world.reach(node, "decided")
 

@@ -21,7 +21,7 @@ from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, misfit
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.training.memory_checkpoint import GroupWord
+from torchft_x.core.training.memory_checkpoint import CopyDecision
 from torchft_x.core.types import State
 from torchft_x.errors import StepError, TorchftXError
 
@@ -154,7 +154,9 @@ class Voting:
 
     # --- the decision --------------------------------------------------------------------------------------------
 
-    def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool, word: GroupWord) -> None:
+    def on_decision(
+        self, label: tuple[int, int], commit: bool, reason: str, undecided: bool, decision: CopyDecision
+    ) -> None:
         """Carry out the group's decision on this rank's step, then begin the next one, settle it, or end."""
         rank, world, vote = self._rank, self._rank.world, self._vote
         if vote is None or (vote.quorum_id, vote.step) != label:
@@ -162,7 +164,7 @@ class Voting:
         rank.wait, rank.expects_start = "", commit
         rank.deadlines.disarm("vote")
         before = (rank.step.state, rank.value)
-        rank.held.receive(word, State(vote.step + 1, vote.quorum_id) if commit else None)
+        rank.held.receive(decision, State(vote.step + 1, vote.quorum_id) if commit else None)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
         if commit and self._is_against(label):
             self._throw_away(vote, before)

@@ -12,17 +12,17 @@ from tests.sim.quorum_checks import QuorumChecks
 from tests.sim.shared import SharedDirectory
 from tests.sim.variants import hunt, patched
 from torchft_x.core.quorum import rule
-from torchft_x.core.training.memory_checkpoint import GroupWord, HeldCopies
+from torchft_x.core.training.memory_checkpoint import CopyDecision, HeldCopies
 from torchft_x.core.types import State
 
 
-def _restores_never(self: HeldCopies, words: Any, *, due: bool, commit: bool) -> GroupWord:
-    return GroupWord(commit and due and all(w.idle for w in words), all(w.holds for w in words))
+def _restores_never(self: HeldCopies, votes: Any, *, due: bool, commit: bool) -> CopyDecision:
+    return CopyDecision(commit and due and all(v.idle for v in votes), all(v.holds for v in votes))
 
 
-def _copies_at_any_time(self: HeldCopies, words: Any, *, due: bool, commit: bool) -> GroupWord:
-    torn = not commit and self.common is not None and any(w.torn for w in words)
-    return GroupWord(commit and due, all(w.holds for w in words), torn)
+def _copies_at_any_time(self: HeldCopies, votes: Any, *, due: bool, commit: bool) -> CopyDecision:
+    torn = not commit and self.common is not None and any(v.torn for v in votes)
+    return CopyDecision(commit and due, all(v.holds for v in votes), torn)
 
 
 def _over_the_older(self: HeldCopies, slots: Any) -> int:

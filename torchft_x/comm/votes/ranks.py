@@ -51,7 +51,7 @@ class RankVote:
     digest: int = 0  # 64 bits, unsigned
     contributors: int = 0
     left: bool = False  # it has given the step up, and waits for no decision
-    copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.RankWord`
+    copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.CopyVote`
     state: int = 0  # digest of its initial state, 64 bits, unsigned; 0: not compared
 
 
@@ -60,7 +60,7 @@ class Decision:
     commit: bool
     reason: str = ""  # why the step is not committed
     undecided: bool = False  # another group may have committed it
-    copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.GroupWord`
+    copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.CopyDecision`
     differ: bool = False  # the groups hold different states
     wrong: bool = False  # and this group's state is not that of most groups
 

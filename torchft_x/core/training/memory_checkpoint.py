@@ -57,8 +57,8 @@ class CopySchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class RankWord:
-    """Report on a rank's copies, carried by its vote."""
+class CopyVote:
+    """Vote of a rank about copies, carried by its vote on the step."""
 
     idle: bool = False  # the rank may copy: it has room, and no copy is under way
     holds: bool = False  # the last copy that was ordered is complete
@@ -67,17 +67,17 @@ class RankWord:
 
     @property
     def bits(self) -> int:
-        """The report as the integer that a vote carries."""
+        """The vote as the integer that a step's vote carries."""
         return self.idle | self.holds << 1 | self.torn << 2 | self.behind << 3
 
     @staticmethod
-    def of(bits: int) -> RankWord:
-        return RankWord(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
+    def of(bits: int) -> CopyVote:
+        return CopyVote(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWord:
-    """Order of rank 0 about copies, carried by the decision of a step."""
+class CopyDecision:
+    """Decision of rank 0 about copies, carried by its decision on the step."""
 
     copy: bool = False  # copy the state that this commit leads to, before the next step
     held: bool = False  # all ranks hold the last copy that was ordered
@@ -85,15 +85,15 @@ class GroupWord:
 
     @property
     def bits(self) -> int:
-        """The order as the integer that a decision carries."""
+        """The decision as the integer that a step's decision carries."""
         return self.copy | self.held << 1 | self.restore << 2
 
     @staticmethod
-    def of(bits: int) -> GroupWord:
-        return GroupWord(bool(bits & 1), bool(bits & 2), bool(bits & 4))
+    def of(bits: int) -> CopyDecision:
+        return CopyDecision(bool(bits & 1), bool(bits & 2), bool(bits & 4))
 
 
-NOTHING = GroupWord()
+NOTHING = CopyDecision()
 
 
 class HeldCopies:
@@ -109,33 +109,33 @@ class HeldCopies:
     def __repr__(self) -> str:
         return f"<HeldCopies {self.common or 'none'}, ordered {self._ordered or 'none'}>"
 
-    def word(self, slots: Collection[State | None], *, idle: bool, torn: bool, behind: bool) -> RankWord:
-        """Return this rank's report. `slots`: the complete state in each slot; None: the slot holds none."""
-        return RankWord(idle, self._ordered is not None and self._ordered in slots, torn, behind)
+    def vote(self, slots: Collection[State | None], *, idle: bool, torn: bool, behind: bool) -> CopyVote:
+        """Return this rank's vote. `slots`: the complete state in each slot; None: the slot holds none."""
+        return CopyVote(idle, self._ordered is not None and self._ordered in slots, torn, behind)
 
-    def decide(self, words: Collection[RankWord], *, due: bool, commit: bool) -> GroupWord:
-        """Return rank 0's order, from the reports of all ranks. `due`: whether a copy is due after this step.
+    def decide(self, votes: Collection[CopyVote], *, due: bool, commit: bool) -> CopyDecision:
+        """Return rank 0's decision, from the votes of all ranks. `due`: whether a copy is due after this step.
 
         A group whose ranks are at unequal states holds no complete state, even if no rank is torn. A group whose ranks
         have all stayed at their state need not restore a copy.
         """
-        apart = any(w.torn for w in words) or len({w.behind for w in words}) > 1
-        held = all(w.holds for w in words)
-        return GroupWord(
-            copy=commit and due and all(w.idle for w in words),
+        apart = any(v.torn for v in votes) or len({v.behind for v in votes}) > 1
+        held = all(v.holds for v in votes)
+        return CopyDecision(
+            copy=commit and due and all(v.idle for v in votes),
             held=held,
             restore=not commit and (held or self.common is not None) and apart,
         )
 
-    def receive(self, word: GroupWord, state: State | None) -> None:
-        """Take rank 0's order. `state`: the state after the commit; None: nothing is committed."""
-        if word.held:
+    def receive(self, decision: CopyDecision, state: State | None) -> None:
+        """Take rank 0's decision. `state`: the state after the commit; None: nothing is committed."""
+        if decision.held:
             self.common = self._ordered
         if state is not None and self.common is not None and self.common > state:
             self.common = None  # it belongs to an abandoned lineage: the others train on from an older state
-        if word.copy:
+        if decision.copy:
             self._ordered = self.wanted = state
-        self._goes_back = self._goes_back or word.restore
+        self._goes_back = self._goes_back or decision.restore
 
     def to_load(self, state: State) -> State | None:
         """Return the copy that this rank, at `state`, must load before it asks for a quorum; None: none.

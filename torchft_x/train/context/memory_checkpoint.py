@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from torchft_x.core.training.memory_checkpoint import NOTHING, CopySchedule, GroupWord, HeldCopies, RankWord
+from torchft_x.core.training.memory_checkpoint import NOTHING, CopyDecision, CopySchedule, CopyVote, HeldCopies
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError, TransferError
 from torchft_x.observe.events import EventLog
@@ -71,24 +71,24 @@ class MemoryCheckpoint:
 
     # --- with each vote ------------------------------------------------------------------------------------------------
 
-    def word(self, *, torn: bool, behind: bool) -> RankWord:
+    def vote(self, *, torn: bool, behind: bool) -> CopyVote:
         """Return the part of this rank's vote about copies. No copy is ordered before the running one has its seal."""
         idle = not self._off and self._none_is_lent() and (self._worker is None or not self._worker.is_alive())
-        word = self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
-        self._announced = word.holds
-        return word
+        vote = self._copies.vote(self._holds, idle=idle, torn=torn, behind=behind)
+        self._announced = vote.holds
+        return vote
 
-    def decide(self, words: Collection[RankWord], step: int | None, step_seconds: float) -> GroupWord:
+    def decide(self, votes: Collection[CopyVote], step: int | None, step_seconds: float) -> CopyDecision:
         """Decide for the group, on rank 0. `step` is the one that the commit leads to; None if nothing is committed."""
         due = step is not None and self._schedule.due(step, step_seconds)
-        return self._copies.decide(words, due=due, commit=step is not None)
+        return self._copies.decide(votes, due=due, commit=step is not None)
 
-    def receive(self, word: GroupWord, state: State | None) -> None:
+    def receive(self, decision: CopyDecision, state: State | None) -> None:
         """Apply rank 0's decision. `state` is the state that the commit leads to; None if nothing is committed."""
         self._announced = False
-        if word == NOTHING and self._copies.common is None:
+        if decision == NOTHING and self._copies.common is None:
             return  # the common case: no copy is held
-        self._copies.receive(word, state)
+        self._copies.receive(decision, state)
         for i, held in enumerate(self._holds):
             if state is not None and held is not None and held > state:  # a copy of an abandoned history
                 self._slots[i].erase()

@@ -15,7 +15,7 @@ from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.messages.group import CrossVoteEnded, Vote, VoteReply
-from torchft_x.core.training.memory_checkpoint import GroupWord, RankWord
+from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote
 from torchft_x.core.types import State, readable
 from torchft_x.errors import CollectiveError, DeadlineError, StepError
 from torchft_x.rpc.group.client import GroupClient
@@ -76,7 +76,7 @@ class StepVote:
         with c.failures.lock:
             size, broken = c.step.size, c.step.error is not None
             torn, behind = c.step.torn, c.step.state != c.step.top
-        copies = c.memory.word(torn=torn, behind=behind).bits
+        copies = c.memory.vote(torn=torn, behind=behind).bits
         state = c.committed.digest() if vote.ok and c.options.commit_vote else 0
         mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state)
         try:
@@ -110,7 +110,7 @@ class StepVote:
 
     def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         decision = spoke.vote(mine, limit, meanwhile)
-        self._hear_copies(GroupWord.of(decision.copies), mine, commit=decision.commit)
+        self._hear_copies(CopyDecision.of(decision.copies), mine, commit=decision.commit)
         self._compared(States(decision.differ, decision.wrong))
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
@@ -136,14 +136,14 @@ class StepVote:
     def _say_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
         """Decide for the group about copies of the state in memory. Return the bits that the decision carries."""
         leads_to = mine.step + 1 if reply.commit else None
-        word = self._context.memory.decide(
-            [RankWord.of(v.copies) for v in votes], leads_to, self._context.step_time.seconds
+        decision = self._context.memory.decide(
+            [CopyVote.of(v.copies) for v in votes], leads_to, self._context.step_time.seconds
         )
-        self._hear_copies(word, mine, commit=reply.commit)
-        return word.bits
+        self._hear_copies(decision, mine, commit=reply.commit)
+        return decision.bits
 
-    def _hear_copies(self, word: GroupWord, mine: RankVote, *, commit: bool) -> None:
-        self._context.memory.receive(word, State(mine.step + 1, mine.quorum) if commit else None)
+    def _hear_copies(self, decision: CopyDecision, mine: RankVote, *, commit: bool) -> None:
+        self._context.memory.receive(decision, State(mine.step + 1, mine.quorum) if commit else None)
 
     # --- the state that the step starts from --------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ import pytest
 from torchft_x.core.training.memory_checkpoint import (
     COST,
     SHORTEST,
+    CopyDecision,
     CopySchedule,
-    GroupWord,
+    CopyVote,
     HeldCopies,
-    RankWord,
     newest_common,
 )
 from torchft_x.core.types import State
@@ -69,14 +69,14 @@ def group(ranks: int, common: State | None = None) -> list[HeldCopies]:
     return [HeldCopies(common) for _ in range(ranks)]
 
 
-def agree(group: list[HeldCopies], words: list[RankWord], state: State | None, *, due: bool = True) -> GroupWord:
-    word = group[0].decide(words, due=due, commit=state is not None)
+def agree(group: list[HeldCopies], votes: list[CopyVote], state: State | None, *, due: bool = True) -> CopyDecision:
+    decision = group[0].decide(votes, due=due, commit=state is not None)
     for rank in group:
-        rank.receive(word, state)
-    return word
+        rank.receive(decision, state)
+    return decision
 
 
-IDLE, BUSY = RankWord(idle=True), RankWord()
+IDLE, BUSY = CopyVote(idle=True), CopyVote()
 
 
 def test_all_ranks_copy_after_the_same_step_and_none_while_another_still_copies() -> None:
@@ -91,8 +91,8 @@ def test_all_ranks_copy_after_the_same_step_and_none_while_another_still_copies(
 def test_a_copy_counts_when_all_ranks_hold_it() -> None:
     ranks = group(2)
     agree(ranks, [IDLE, IDLE], State(3, 7))
-    mine = ranks[0].word([State(3, 7), None], idle=True, torn=False, behind=False)
-    theirs = ranks[1].word([None, None], idle=False, torn=False, behind=False)
+    mine = ranks[0].vote([State(3, 7), None], idle=True, torn=False, behind=False)
+    theirs = ranks[1].vote([None, None], idle=False, torn=False, behind=False)
     agree(ranks, [mine, theirs], State(4, 7))
     assert [r.common for r in ranks] == [None, None]
     agree(ranks, [mine, mine], State(5, 7), due=False)
@@ -104,10 +104,10 @@ def test_a_copy_counts_in_the_very_vote_that_tells_of_it() -> None:
     copy before it had taken the vote in, so the group went on torn with a copy in memory."""
     ranks = group(2)
     agree(ranks, [IDLE, IDLE], State(3, 7))
-    words = [
-        r.word([State(3, 7), None], idle=True, torn=t, behind=t) for r, t in zip(ranks, (False, True), strict=True)
+    votes = [
+        r.vote([State(3, 7), None], idle=True, torn=t, behind=t) for r, t in zip(ranks, (False, True), strict=True)
     ]
-    assert agree(ranks, words, None).restore
+    assert agree(ranks, votes, None).restore
     assert [r.to_load(State(3, 7)) for r in ranks] == [State(3, 7)] * 2
 
 
@@ -125,8 +125,8 @@ def test_a_rank_that_missed_a_copy_does_not_cost_the_group_the_one_before() -> N
     ranks = group(2, State(3, 7))
     slots: list[list[State | None]] = [[State(3, 7), State(5, 7)], [State(3, 7), None]]
     ranks[0]._ordered = ranks[1]._ordered = State(5, 7)
-    words = [r.word(s, idle=True, torn=False, behind=False) for r, s in zip(ranks, slots, strict=True)]
-    assert agree(ranks, words, State(6, 7)).copy
+    votes = [r.vote(s, idle=True, torn=False, behind=False) for r, s in zip(ranks, slots, strict=True)]
+    assert agree(ranks, votes, State(6, 7)).copy
     assert [r.slot(s) for r, s in zip(ranks, slots, strict=True)] == [1, 1]
 
 
@@ -134,14 +134,14 @@ def test_an_attempt_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_
     ranks = group(2, State(3, 7))
     assert [r.to_load(State()) for r in ranks] == [State(3, 7)] * 2
     assert [r.to_load(State()) for r in ranks] == [None] * 2
-    assert not agree(ranks, [IDLE, RankWord(torn=True)], State(9, 8)).restore  # it has committed without that rank?
+    assert not agree(ranks, [IDLE, CopyVote(torn=True)], State(9, 8)).restore  # it has committed without that rank?
     assert [r.common for r in ranks] == [State(3, 7)] * 2
-    assert agree(ranks, [IDLE, RankWord(torn=True)], None).restore
+    assert agree(ranks, [IDLE, CopyVote(torn=True)], None).restore
     assert [r.to_load(s) for r, s in zip(ranks, (State(9, 8), State()), strict=True)] == [State(3, 7)] * 2
     assert [r.to_load(State(3, 7)) for r in ranks] == [None] * 2
     assert group(1)[0].to_load(State()) is None
     assert group(1, State(3, 7))[0].to_load(State(5, 7)) is None  # the script has loaded something newer
-    assert not agree(group(2), [IDLE, RankWord(torn=True)], None).restore
+    assert not agree(group(2), [IDLE, CopyVote(torn=True)], None).restore
 
 
 @pytest.mark.parametrize(
@@ -150,20 +150,20 @@ def test_an_attempt_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_
 def test_a_group_whose_ranks_stand_apart_goes_back_to_its_copy(behind: tuple[bool, bool], back: bool) -> None:
     """The heal of one has failed, before a byte of it was there; that of the other has not."""
     ranks = group(2, State(3, 7))
-    assert agree(ranks, [RankWord(behind=b) for b in behind], None).restore == back
+    assert agree(ranks, [CopyVote(behind=b) for b in behind], None).restore == back
 
 
 @pytest.mark.parametrize("bits", range(16))
 def test_words_travel_as_bits(bits: int) -> None:
-    assert RankWord.of(bits).bits == bits
-    assert GroupWord.of(bits).bits == bits & 7
+    assert CopyVote.of(bits).bits == bits
+    assert CopyDecision.of(bits).bits == bits & 7
 
 
 def test_a_copy_from_a_history_that_has_ended_is_of_no_use_once_this_one_goes_on() -> None:
     (rank,) = group(1, State(16, 5))
-    rank.receive(GroupWord(), None)
+    rank.receive(CopyDecision(), None)
     assert rank.common == State(16, 5)
-    rank.receive(GroupWord(), State(11, 9))
+    rank.receive(CopyDecision(), State(11, 9))
     assert rank.common is None
 
 

@@ -14,9 +14,9 @@ from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
 def test_without_memory_nothing_is_agreed_copied_or_loaded() -> None:
     nobody: Any = SimpleNamespace()
     memory, state = MemoryCheckpoint(options(0), nobody, nobody, nobody), State(3, 7)
-    words = [memory.word(torn=torn, behind=False) for torn in (False, True)]
+    votes = [memory.vote(torn=torn, behind=False) for torn in (False, True)]
     for commit in (True, False):
-        word = memory.decide(words, 4 if commit else None, 1.0)
+        word = memory.decide(votes, 4 if commit else None, 1.0)
         assert word == NOTHING
         memory.receive(word, state if commit else None)
     assert memory.to_load(State()) is None
