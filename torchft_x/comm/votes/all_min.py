@@ -20,14 +20,14 @@ from torchft_x.comm.votes.mesh import AllMinMesh
 from torchft_x.errors import CollectiveError
 from torchft_x.net import Address
 
-Least = Callable[..., list[int]]
-"""Signature of `AllMinMesh.least`."""
+Minimum = Callable[..., list[int]]
+"""Signature of `AllMinMesh.minimum`."""
 
 
 class AllMin:
-    """The vote between the groups. For each set of members call `offer`, `connect`, then `least` any number of times.
+    """The vote between the groups. For each set of members call `offer`, `connect`, then `minimum` any number of times.
 
-    ``least(row, timeout, meanwhile)`` is that of the present members (`AllMinMesh.least`): it returns the
+    ``minimum(row, timeout, meanwhile)`` is that of the present members (`AllMinMesh.minimum`): it returns the
     element-wise minimum of all members' rows.
 
     `abort` may be called from any thread; the other methods by one thread at a time.
@@ -42,7 +42,7 @@ class AllMin:
         self._width = width
         self._lock = threading.Lock()  # guards the fields below; never held while waiting
         self._mesh: AllMinMesh | None = None  # None before the first `offer` and after `shutdown`
-        self.least: Least = _not_started
+        self.minimum: Minimum = _not_started
         self._client: StoreClient | None = None  # client of the members' store, reused while its address stays
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class AllMin:
         """
         mesh = AllMinMesh(rank, names, config_id, self._width)
         with self._lock:
-            old, self._mesh, self.least = self._mesh, mesh, mesh.least
+            old, self._mesh, self.minimum = self._mesh, mesh, mesh.minimum
         if old is not None:
             old.end("the group was configured anew")
             old.close()
@@ -93,7 +93,7 @@ class AllMin:
     def shutdown(self) -> None:
         with self._lock:
             mesh, self._mesh, self._client = self._mesh, None, None
-            self.least = _not_started
+            self.minimum = _not_started
         if mesh is not None:
             mesh.end("the group was shut down")
             mesh.close()

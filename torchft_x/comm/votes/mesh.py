@@ -183,7 +183,7 @@ class AllMinMesh:
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
-    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
+    def minimum(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
         """Return the element-wise minimum of all members' rows (int64 each).
 
         The n-th calls of all members belong together. `meanwhile` is called once, while our row is on its way to the

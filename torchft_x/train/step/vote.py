@@ -180,7 +180,7 @@ class StepVote:
         states = []
         for member in range(plan.replica_world_size):
             row = cross_group_vote.roll_call_row(mine if member == plan.replica_rank else 0)
-            states.append(cross_group_vote.roll_call_answer(c.peers.all_min.least(row, limit)))
+            states.append(cross_group_vote.roll_call_answer(c.peers.all_min.minimum(row, limit)))
         wrong = cross_group_vote.wrong_states(states)
         right = sum(map(bool, states)) - len(wrong)
         who = ", ".join(readable(plan.replica_ids[member]) for member in wrong)
@@ -226,15 +226,15 @@ class StepVote:
         try:
             limit = min(limit, c.waits.wait(time.monotonic(), connected=c.connection.link.connected))
             try:
-                least = c.peers.all_min.least(cross_group_vote.row(reply.row, state), limit, meanwhile)
-                if cross_group_vote.states_differ(least):
+                minimum = c.peers.all_min.minimum(cross_group_vote.row(reply.row, state), limit, meanwhile)
+                if cross_group_vote.states_differ(minimum):
                     states = States(True, self._find_wrong(state if reply.row is not None else 0, limit))
             finally:
                 c.waits.work(time.monotonic())
         except Exception as e:
             c.failures.fail(e, vote.quorum_id)
             return f"the vote between the groups was not heard to the end: {e}", ALIKE
-        objection = cross_group_vote.objection(least)
+        objection = cross_group_vote.objection(minimum)
         if not objection:
             return "", states
         level = logging.ERROR if vote.ok else logging.INFO  # this rank's own no was logged before

@@ -28,7 +28,7 @@ tally = AllMin("127.0.0.1", 3)
 tally.offer(address, rank, [f"g{r}:x" for r in range(size)], 1, 60)
 tally.connect(60)
 print("connected", flush=True)
-tally.least([rank] * 3, 60)
+tally.minimum([rank] * 3, 60)
 time.sleep(600)
 """
 
@@ -42,17 +42,17 @@ def test_a_member_that_is_lost(sent: signal.Signals, crowd: Crowd, meeting: Meet
         tally.connect(scaled(60))
         assert child.stdout is not None
         assert child.stdout.readline() == "connected\n"
-        assert tally.least([5] * 3, LIMIT) == [1] * 3
+        assert tally.minimum([5] * 3, LIMIT) == [1] * 3
         os.kill(child.pid, sent)
         began = time.monotonic()
         if sent is signal.SIGKILL:
             with pytest.raises(CollectiveError, match=r"broke at rank 1 \(g1:x\)") as e:
-                tally.least([5] * 3, LIMIT)
+                tally.minimum([5] * 3, LIMIT)
             assert e.value.suspects == ("g1:x",)
             assert time.monotonic() - began < LIMIT / 2
         else:
             with pytest.raises(DeadlineError, match=r"nothing came from rank 1 \(g1:x\)"):
-                tally.least([5] * 3, 0.2)
+                tally.minimum([5] * 3, 0.2)
     finally:
         child.kill()
         child.wait()

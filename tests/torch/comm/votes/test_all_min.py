@@ -43,12 +43,12 @@ def connect(tallies: list[AllMin], address: str, config_id: int = 1) -> None:
 
 
 def vote(tallies: list[AllMin], rows: list[list[int]], timeout: float = LIMIT) -> list[list[int]]:
-    return together([lambda t=t, row=row: t.least(row, timeout) for t, row in zip(tallies, rows, strict=True)])
+    return together([lambda t=t, row=row: t.minimum(row, timeout) for t, row in zip(tallies, rows, strict=True)])
 
 
 def failure(tally: AllMin) -> str:
     with pytest.raises(CollectiveError) as e:
-        tally.least([0] * WIDTH, LIMIT)
+        tally.minimum([0] * WIDTH, LIMIT)
     return str(e.value)
 
 
@@ -79,9 +79,9 @@ def test_everybody_gets_the_least_of_all(size: int, crowd: Crowd, meeting: Meeti
 def test_nobody_has_the_answer_before_all_have_spoken(crowd: Crowd, meeting: Meeting) -> None:
     tallies = crowd(5)
     connect(tallies, meeting())
-    answers = [background(lambda rank=rank: tallies[rank].least([rank] * WIDTH, LIMIT)) for rank in range(4)]
+    answers = [background(lambda rank=rank: tallies[rank].minimum([rank] * WIDTH, LIMIT)) for rank in range(4)]
     assert not futures.wait(answers, 0.2, futures.FIRST_COMPLETED).done
-    assert tallies[4].least([-1] * WIDTH, LIMIT) == [-1] * WIDTH
+    assert tallies[4].minimum([-1] * WIDTH, LIMIT) == [-1] * WIDTH
     assert [answer.result(LIMIT) for answer in answers] == [[-1] * WIDTH] * 4
 
 
@@ -109,7 +109,7 @@ def test_there_is_time_while_the_votes_are_on_their_way(crowd: Crowd, meeting: M
             if rank == 0:  # our row has left: rank 1, which hears it first, may go on
                 assert heard.wait(LIMIT)
 
-        assert tallies[rank].least([rank] * WIDTH, LIMIT, meanwhile) == [0] * WIDTH
+        assert tallies[rank].minimum([rank] * WIDTH, LIMIT, meanwhile) == [0] * WIDTH
 
     def second() -> None:
         assert tallies[1]._mesh is not None
@@ -122,7 +122,7 @@ def test_there_is_time_while_the_votes_are_on_their_way(crowd: Crowd, meeting: M
     assert sorted(done) == [0, 1, 2]
     alone = crowd(1)
     connect(alone, meeting(), 2)
-    assert alone[0].least([4] * WIDTH, LIMIT, lambda: done.append(9)) == [4] * WIDTH
+    assert alone[0].minimum([4] * WIDTH, LIMIT, lambda: done.append(9)) == [4] * WIDTH
     assert done[-1] == 9
 
 
@@ -136,7 +136,7 @@ def test_an_abort_releases_who_waits(crowd: Crowd, meeting: Meeting) -> None:
     tallies[0].abort(7)
     assert said.result(LIMIT) == "the vote of rank 0 of 2 was released: the group was aborted."
     with pytest.raises(CollectiveError, match="released"):
-        tallies[0].least([0] * WIDTH, LIMIT)
+        tallies[0].minimum([0] * WIDTH, LIMIT)
 
 
 def test_who_is_aborted_before_it_spoke_leaves_nobody_waiting(crowd: Crowd, meeting: Meeting) -> None:
@@ -180,7 +180,7 @@ def test_without_a_store_or_members(crowd: Crowd) -> None:
         with pytest.raises(UnreachableError, match="Nothing listens at the store's address"):
             tally.offer(address, 0, names(2), 1, LIMIT)
     with pytest.raises(CollectiveError, match="no members yet"):
-        AllMin(HOST, WIDTH).least([0] * WIDTH, LIMIT)
+        AllMin(HOST, WIDTH).minimum([0] * WIDTH, LIMIT)
 
 
 def test_strangers_are_not_members(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) -> None:

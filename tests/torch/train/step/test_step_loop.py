@@ -49,14 +49,14 @@ def lose(trainer: Trainer, what: Callable[[torch.Tensor], bool] = lambda tensor:
 def lose_vote(trainer: Trainer) -> None:
     """The next vote is held, and `trainer` does not hear how it ended."""
     votes = trainer.manager._context.peers.all_min
-    real = votes.least
+    real = votes.minimum
 
-    def least(row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
-        votes.least = real  # type: ignore[method-assign]
-        votes.least(row, timeout, meanwhile)
+    def minimum(row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
+        votes.minimum = real  # type: ignore[method-assign]
+        votes.minimum(row, timeout, meanwhile)
         raise CollectiveError("the connection broke at the last moment")
 
-    votes.least = least  # type: ignore[method-assign]
+    votes.minimum = minimum  # type: ignore[method-assign]
 
 
 def clipped_step(t: Trainer) -> bool:
