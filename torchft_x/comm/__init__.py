@@ -4,7 +4,8 @@ Begin with `base`, the interface that all of them share. `gloo`, `accelerator` a
 `wrappers` put one process group around another, and `quantized` reduces with fewer bits. `store` is the rendezvous of
 the members. `votes` has connections of its own.
 
-* `work`: handles of collectives. `single_member`: collectives of a group with one member.
+* `work`: handles of collectives. `phased_work`: handle of one that consists of several, in phases.
+* `single_member`: collectives of a group with one member.
 * `handles`: torchft's newer way to name the members. `rank_info`: a member's rank in a group.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
 * `finalizers`: closes objects that their owner has dropped, on a thread of its own and never inside the garbage

@@ -37,9 +37,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
+from torchft_x.comm.phased_work import PhasedWork, Phases, start
 from torchft_x.comm.quantized.flat_view import FlatView, get_padded_sizes, parts_of
 from torchft_x.comm.quantized.format import Format, check, decode, encode, format_of
-from torchft_x.comm.quantized.work import Phases, QuantizedWork, start
 from torchft_x.comm.single_member import reduce_op_of
 from torchft_x.errors import ConfigError
 
@@ -316,7 +316,7 @@ def _bytes(size: int, device: torch.device) -> Tensor:
 
 
 __all__ = [
-    "QuantizedWork",
+    "PhasedWork",
     "allocate_reduce_scatter_output",
     "allreduce_quantized",
     "check_quantized",

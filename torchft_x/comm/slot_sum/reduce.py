@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import Work
 
-from torchft_x.comm.quantized.work import Phases, start
+from torchft_x.comm.phased_work import Phases, start
 from torchft_x.core.data.tree import Node, total
 
 

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.comm.phased_work import PhasedWork
 from torchft_x.comm.quantized.agree_format import agree
 from torchft_x.comm.quantized.collectives import reduce_quantized
 from torchft_x.comm.quantized.format import Format
-from torchft_x.comm.quantized.work import QuantizedWork
 from torchft_x.comm.slot_sum.reduce import Scratch, reduce_nodes
 from torchft_x.core.data.tree import Node
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
@@ -74,7 +74,7 @@ class ManagedWork(dist.Work):
         `wait` reports its error.
         """
         with self._lock:
-            if self.good is None and isinstance(self._inner, QuantizedWork):
+            if self.good is None and isinstance(self._inner, PhasedWork):
                 self._inner.advance(self._limit())
                 self._context.waits.work(time.monotonic())
 
@@ -83,7 +83,7 @@ class ManagedWork(dist.Work):
             if self.good is None:
                 c, limit = self._context, self._limit()
                 try:
-                    if isinstance(self._inner, QuantizedWork):
+                    if isinstance(self._inner, PhasedWork):
                         good = self._inner.wait(timeout, each=limit)
                     else:
                         good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))

@@ -19,7 +19,7 @@ from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.quantized import collectives
 from torchft_x.comm.quantized.collectives import (
-    QuantizedWork,
+    PhasedWork,
     allocate_reduce_scatter_output,
     allreduce_quantized,
     get_padded_sizes,
@@ -312,14 +312,14 @@ def test_the_limit_of_a_phase_needs_not_grow_with_the_tensor(meeting: Meeting, s
         work = reduce_quantized(
             [torch.ones(10 << 10)], INT8, group, before=lambda a, b: time.sleep(limit / 4 if rank else 0.0)
         )
-        assert isinstance(work, QuantizedWork)
+        assert isinstance(work, PhasedWork)
         work.wait(each=timedelta(seconds=limit))
         return time.monotonic() - began
 
     assert min(on_all(2, meeting, run)) > 2 * limit
     with members(2, meeting) as groups:
         work = reduce_quantized([torch.ones(100)], INT8, groups[0])
-        assert isinstance(work, QuantizedWork)
+        assert isinstance(work, PhasedWork)
         with pytest.raises(CollectiveError, match="timed out after the limit"):
             work.wait(each=timedelta(seconds=0.2))
     with members(2, meeting) as groups:

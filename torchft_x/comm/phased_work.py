@@ -1,4 +1,4 @@
-"""Handle of a collective of `comm.quantized.collectives`: its remaining phases, and the thread that drives them."""
+"""Handle of a collective in several phases (`comm.quantized`, `comm.slot_sum`), and the thread that drives them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start(
     """Issue the first collectives of `phases`, and return their handle."""
     if stream is not None:
         stream.wait_stream(torch.accelerator.current_stream())
-    work = QuantizedWork(phases, tensors, stream, still)
+    work = PhasedWork(phases, tensors, stream, still)
     work._advance()
     if work.is_completed() and work._error is None and stream is None:
         return DoneWork(tensors)  # nothing to do
@@ -40,8 +40,8 @@ def start(
     return work
 
 
-class QuantizedWork(Work):
-    """Handle of a running quantised collective. ``wait()`` drives its phases (see the module)."""
+class PhasedWork(Work):
+    """Handle of a running collective. ``wait()`` drives its phases (see the module)."""
 
     def __init__(
         self, phases: Phases, tensors: list[Tensor], stream: torch.Stream | None, still: Callable[[], bool]
@@ -111,7 +111,7 @@ class QuantizedWork(Work):
         assert self._phases is not None
         try:
             if not self._still():
-                raise CollectiveError("a quantised reduction was not finished: the group got other members meanwhile.")
+                raise CollectiveError("a reduction in phases was not finished: the group got other members meanwhile.")
             with torch.no_grad(), self._stream or contextlib.nullcontext():
                 self._pending = next(self._phases)
         except StopIteration:
