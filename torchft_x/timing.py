@@ -147,8 +147,8 @@ class Timing:
     gone_grace: float = 3.0  # time for which a supervisor's stream may be away before its group counts as lost
     arrive: float = 300.0  # for all supervisors to come, from the first event
     deserted_after: float = 15.0  # without any supervisor, until one of several lighthouses ends
-    sidecar_settle: float = 3.0  # after the last group's end, until its sidecars end
-    sidecar_missing: float = 300.0  # like `sidecar_settle`, if a group disappeared without a report
+    sidecar_grace: float = 3.0  # after the last group's end, until its sidecars end
+    sidecar_missing: float = 300.0  # like `sidecar_grace`, if a group disappeared without a report
     sidecar_patience: float = 600.0  # time for which a sidecar waits without a lighthouse
     number_wait: float = 5.0  # for the lighthouse's number of a group's first attempt
 
@@ -207,7 +207,7 @@ class Timing:
     watch_silent: float = 3.0  # silence of a supervisor after which its node is examined
     watch_near: float = 2.0  # a supervisor that reported within this time counts as present
     watch_young: float = 15.0  # until all supervisors have reported to a new lighthouse
-    watch_settle: float = 3.0  # after a part's end, for its last reports to reach the lighthouse
+    watch_grace: float = 3.0  # after a part's end, for its last reports to reach the lighthouse
 
     # --- claims of a checkpoint's URL (core.training.save_duty) ------------------------------------------------------
 

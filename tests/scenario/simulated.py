@@ -43,8 +43,8 @@ class Watching(Checker):
             self._close(rank, (vote.step + 1, vote.quorum_id))
             self._record.committed(Commit(self._of.now, rank.node.group, vote.step + 1, vote.quorum_id, size))
 
-    def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
-        super().on_settled(rank, vote, commit, before)
+    def on_concluded(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
+        super().on_concluded(rank, vote, commit, before)
         if rank.rank == 0 and not commit:
             self._close(rank, None)
             self._open[rank] = (vote.step + 1, vote.quorum_id)

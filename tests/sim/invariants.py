@@ -186,9 +186,9 @@ class Checker(QuorumChecks):
         """
         self._thrown_away.add(vote.step + 1)
         self.figures["thrown away"] += 1
-        self.on_settled(rank, vote, False, before)
+        self.on_concluded(rank, vote, False, before)
 
-    def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
+    def on_concluded(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
         """Check I2: all ranks of a group decide alike on (quorum, step). Check I6: a dropped step changes nothing."""
         name = rank.node.replica_id
         decision = (vote.quorum_id, vote.step, commit)

@@ -123,7 +123,7 @@ _begin_two_phase, _served = TwoPhaseCommit.__init__, Transfers._served
 _begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
 _on_hello, _misfit = Lighthouse._on_hello, step.misfit
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
-_settle, _healed, _commit, _moved = Step.settle, Step.healed, Step._commit, DataState.commit
+_conclude, _healed, _commit, _moved = Step.conclude, Step.healed, Step._commit, DataState.commit
 
 
 def _ids_from_one(self: QuorumState, first_id: int, *rest: Any) -> None:
@@ -235,7 +235,7 @@ def _serve_live(self: Transfers, fetch: Fetch) -> None:
 
 def _moves_on_a_drop(self: Step, commit: bool, reason: str = "", *, undecided: bool = False) -> Any:
     vote = self._vote
-    outcome = _settle(self, commit, reason, undecided=undecided)
+    outcome = _conclude(self, commit, reason, undecided=undecided)
     if not commit and not undecided and vote.deal is not None:
         self.data = self.data.commit(vote.deal.slots, self.data_options)
     return outcome
@@ -384,7 +384,7 @@ _ALL = [
         name="I10 drop", left_out="the position in the data stays when a step is dropped",
         harm="the samples of the step are never trained",
         caught_by="data.test_outcomes:test_a_drop_stays",
-        patch=patched((Step, "settle", _moves_on_a_drop)),
+        patch=patched((Step, "conclude", _moves_on_a_drop)),
     ),
     Variant(
         name="I10 lost", left_out="slots of a lost group become debt",

@@ -170,7 +170,7 @@ class Voting:
             self._throw_away(vote, before)
             return
         undecided = undecided and vote.ok and not commit
-        outcome = rank.step.settle(commit, reason, undecided=undecided)
+        outcome = rank.step.conclude(commit, reason, undecided=undecided)
         self._vote = None
         settles = not commit and world.config.settles and (vote.ok or rank.step.error is not None)
         if not (undecided or settles):
@@ -182,7 +182,7 @@ class Voting:
             world.note(rank.process.name, "does not know about step {}: {}", vote.step + 1, outcome.reason)
         else:
             world.note(rank.process.name, "drops step {}: {}", vote.step + 1, outcome.reason)
-        world.checker.on_settled(rank, vote, commit, before)
+        world.checker.on_concluded(rank, vote, commit, before)
         if outcome.give_up:
             rank.end(1, outcome.give_up)
         elif commit and rank.node.leaves_after(rank.step.state.step):
@@ -210,7 +210,7 @@ class Voting:
     def _throw_away(self, vote: LocalVote, before: tuple[State, int]) -> None:
         """Drop a decided step, as `train.step.step_loop` does: to the other groups this one has failed in it."""
         rank, world = self._rank, self._rank.world
-        outcome = rank.step.settle(False, "thrown away after it was decided")
+        outcome = rank.step.conclude(False, "thrown away after it was decided")
         self._vote = None
         rank.budget.next_step(world.now)
         world.note(rank.process.name, "throws step {} away after it was decided", vote.step + 1)

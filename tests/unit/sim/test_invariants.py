@@ -100,7 +100,7 @@ def torn_but_not_said(hand: Hand) -> None:
 def ranks_decide_differently(hand: Hand) -> None:
     rank = hand.rank()
     for commit in (True, False):
-        hand.checker.on_settled(rank, hand.vote(), commit, (rank.step.state, rank.value))
+        hand.checker.on_concluded(rank, hand.vote(), commit, (rank.step.state, rank.value))
 
 
 def a_stranger_takes_over(hand: Hand) -> None:
@@ -132,7 +132,7 @@ def a_source_that_is_behind(hand: Hand) -> None:
 
 def a_drop_that_changes_parameters(hand: Hand) -> None:
     rank = hand.rank()
-    hand.checker.on_settled(rank, replace(hand.vote(), step=1000), False, (rank.step.state, rank.value ^ 1))
+    hand.checker.on_concluded(rank, replace(hand.vote(), step=1000), False, (rank.step.state, rank.value ^ 1))
 
 
 def a_wait_without_a_deadline(hand: Hand) -> None:

@@ -40,7 +40,7 @@ class ChildWork(Work):
         self._future: Future[Any] = Future(devices=devices) if devices else Future()
         self.limit = 0.0  # seconds after which the group's own timeout has certainly passed
 
-    def settle(self, error: Exception | None) -> None:
+    def finish(self, error: Exception | None) -> None:
         """Complete the handle, with an error or successfully (None). Called once."""
         self._error = error
         self._ended.set()
@@ -63,7 +63,7 @@ class ChildWork(Work):
         given = timeout.total_seconds() if timeout else None
         if not self._ended.wait(self.limit if given is None or given < 0 else given):
             self._late(given)
-            self._ended.wait()  # `settle` has been called, or is about to be
+            self._ended.wait()  # `finish` has been called, or is about to be
         if self._error is not None:
             raise self._error
         return True
@@ -236,7 +236,7 @@ class ChildHandle:
         self._commands.shut()  # also ends a send in progress
         for pending in given_up.values():
             sentence = str(error) if pending.op in str(error) else f"{pending.op} was released: {first}"
-            pending.work.settle(CollectiveError(sentence, getattr(first, "suspects", ())))
+            pending.work.finish(CollectiveError(sentence, getattr(first, "suspects", ())))
         return first
 
     # -- the listening thread --
@@ -276,7 +276,7 @@ class ChildHandle:
                 destination.copy_(place)
             if pending.load.segment is not None:
                 self._arena.give_back(pending.load.segment)
-            pending.work.settle(None)
+            pending.work.finish(None)
             return
         failure = _rebuilt(error)
         with self._lock:
@@ -284,7 +284,7 @@ class ChildHandle:
                 self._orphans.append(pending.load.segment)
         self.end(failure)
         told = str(failure) if pending.op in str(failure) else f"{pending.op} was released: {failure}"
-        pending.work.settle(CollectiveError(told, getattr(failure, "suspects", ())))
+        pending.work.finish(CollectiveError(told, getattr(failure, "suspects", ())))
 
     def _how_it_ended(self) -> str | None:
         """Return how the child ended, from its last message; None if none comes."""

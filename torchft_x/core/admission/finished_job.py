@@ -52,8 +52,8 @@ class FinishedJob:
         )
         self._attempts: dict[str, str] = {}  # group -> its newest member
         # Replica ids of `_attempts` that are in no quorum now, and whose ends their supervisors have not reported.
-        self.unsettled: frozenset[str] = frozenset()
-        # Replica id, in `unsettled` or departed -> when its process last ran, as far as its supervisor said.
+        self.unreported: frozenset[str] = frozenset()
+        # Replica id, in `unreported` or departed -> when its process last ran, as far as its supervisor said.
         self._heard = {d.replica_id: now for d in left}
         self.job = job  # groups that were members since the last job was finished; a new tuple when it changes
         self._looked = now  # when processes were last checked
@@ -80,7 +80,7 @@ class FinishedJob:
     def attempt_ended(self, token: str, code: int, records: Iterable[MemberRecord], now: float) -> None:
         """Record that the process of that attempt has ended with this exit code.
 
-        `records`: those of its records that were members of quorums that count, or are in `unsettled`.
+        `records`: those of its records that were members of quorums that count, or are in `unreported`.
         """
         for group, d in list(self._left.items()):
             if token and d.attempt_id.token == token:
@@ -125,7 +125,7 @@ class FinishedJob:
         """Record that these replica ids are in the job, and that no others train now."""
         attempts = {group_of(name): name for name in names}
         self._attempts.update(attempts)
-        self.unsettled = frozenset(
+        self.unreported = frozenset(
             name for group, name in self._attempts.items() if group not in attempts and self._may_finish(name)
         )
         for group, replica_id in attempts.items():
@@ -137,16 +137,16 @@ class FinishedJob:
     def poll(self, now: float) -> list[LighthouseEffect]:
         """Return probes of departed processes that left a socket open, at most once in `_LOOK` seconds.
 
-        Forget members of `unsettled` that can't finish any more, or whose supervisors were silent for `lease` seconds.
+        Forget members of `unreported` that can't finish any more, or whose supervisors were silent for `lease` seconds.
         """
-        if not (self._left or self.unsettled) or now - self._looked < _LOOK:
+        if not (self._left or self.unreported) or now - self._looked < _LOOK:
             return []
         self._looked = now
-        tokens = {r.replica_id: r.attempt_id.token for r in self._members.named(self.unsettled)}
+        tokens = {r.replica_id: r.attempt_id.token for r in self._members.named(self.unreported)}
         tokens.update((d.replica_id, d.attempt_id.token) for d in self.departures)
         self._heard = {name: self._last_heard(name, token, now) for name, token in tokens.items()}
-        self.unsettled = frozenset(
-            name for name in self.unsettled if self._may_finish(name) and now - self._heard[name] < self._lease
+        self.unreported = frozenset(
+            name for name in self.unreported if self._may_finish(name) and now - self._heard[name] < self._lease
         )
         return [Probe(d.replica_id, d.lingers) for d in self.departures if d.lingers and not d.ended]
 
@@ -159,7 +159,7 @@ class FinishedJob:
         if any(map(self._has_finished, decision.members)):
             return None  # a group that has finished the job begins another one
         running = [d.replica_id for group, d in list(self._left.items()) if self._runs(group, d, now)]
-        silent = self._unfinished((*(m.replica_id for m in decision.left.members), *sorted(self.unsettled)), now)
+        silent = self._unfinished((*(m.replica_id for m in decision.left.members), *sorted(self.unreported)), now)
         if running or silent:
             which = f"{listed(running)} left at the end of the training" if running else f"{listed(silent)} is gone"
             return Wait(

@@ -1,6 +1,6 @@
 """Decides whether a step counts.
 
-* `step`: one rank's way through a step, as a machine: ask for a quorum, reduce, vote, settle.
+* `step`: one rank's way through a step, as a machine: ask for a quorum, reduce, vote, conclude.
 * `two_phase`: the vote of a group's ranks: one "no", or a lease that has run out, and the group does not commit (R13).
   The promise of a group that its ranks are for a step (prepared, R12), and what the vote among the groups comes to.
 

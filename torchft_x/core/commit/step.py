@@ -1,8 +1,8 @@
-"""State machine of one rank's step: ask for a quorum, reduce, vote, settle.
+"""State machine of one rank's step: ask for a quorum, reduce, vote, conclude.
 
 ::
 
-    IDLE --ask--> ASKING --begin--> RUNNING --vote--> VOTING --settle--> IDLE
+    IDLE --ask--> ASKING --begin--> RUNNING --vote--> VOTING --conclude--> IDLE
                     |                  |
                     +---ask_failed--> IDLE   (an `ask` in RUNNING abandons that step)
 
@@ -159,7 +159,7 @@ class Step:
     def fail(self, error: Exception, quorum_id: int | None = None, suspects: tuple[str, ...] = ()) -> bool:
         """Record an error of the step in hand. Return False if it concerns another quorum or is not the first one.
 
-        After `settle` an error still counts against the quorum: the next ask reports ``failed``, so that no rank continues
+        After `conclude` an error still counts against the quorum: the next ask reports ``failed``, so no rank continues
         with a broken process group.
         """
         if quorum_id is not None and quorum_id != self.quorum_id:
@@ -246,7 +246,7 @@ class Step:
         self.phase = StepPhase.VOTING
         return self._vote
 
-    def settle(self, commit: bool, reason: str = "", *, undecided: bool = False) -> Outcome:
+    def conclude(self, commit: bool, reason: str = "", *, undecided: bool = False) -> Outcome:
         """Apply the group's decision and return the outcome. On commit the state becomes (step + 1, quorum).
 
         `undecided` is whether the group could not decide after it had reported to the other groups that it holds the result.

@@ -29,7 +29,7 @@ class Deal:
 
     held: tuple[Ranges, ...]  # slots whose gradients are computed already, each held once
     given: tuple[Ranges, ...]  # slots that a contributor computes in this quorum, each given once
-    slots: Ranges  # all of them: what a commit settles
+    slots: Ranges  # all of them: what a commit covers
     lanes: int = 0  # members of the quorum, if groups train apart
 
     def share(self, number: int | None) -> Ranges:

@@ -150,12 +150,12 @@ class Group:
         return (
             self._config.runs_on
             and self._progression.phase is not _JOINING
-            and self._settled
+            and self._steady
             and self._held_quorum.usable(now)
         )
 
     @property
-    def _settled(self) -> bool:
+    def _steady(self) -> bool:
         """Whether the group has committed in the held quorum, in which all members carry the same state."""
         return self._state.committed_in == self._held_quorum.quorum_id and self._held_quorum.everybody_carries
 
@@ -424,7 +424,7 @@ class Group:
         plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
         if join is None or not plain or not self._config.runs_on or not self._asks:
             return False
-        return not (join.member.torn or join.member.commit_failures) and self._settled
+        return not (join.member.torn or join.member.commit_failures) and self._steady
 
     def _run_on(self, now: float) -> list[GroupEffect]:
         """Answer a join that only asked for more steps, if an extended grant or the loss of the session allows them."""

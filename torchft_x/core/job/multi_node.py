@@ -126,14 +126,14 @@ class GangCoordinator:
     def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
         """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if isinstance(event, Tick):
-            return [effect for group in self._groups.values() for effect in self._settle(group, now)]
+            return [effect for group in self._groups.values() for effect in self._follow_up(group, now)]
         if isinstance(event, NodeHere):
             return self._on_here(event, now)
         known = self._sessions.get(event.session)
         if known is None:  # the stream has been replaced or refused
             return []
         effects = self._hear(*known, event, now)
-        return [*effects, *self._settle(known[0], now)]
+        return [*effects, *self._follow_up(known[0], now)]
 
     # --- hearing -------------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class GangCoordinator:
         self._sessions[event.session] = (group, node)
         if group.stopped is not None and node.finished is None:
             effects.append(SendStop(event.session, *group.stopped))
-        return [*effects, *self._settle(group, now)]
+        return [*effects, *self._follow_up(group, now)]
 
     def _drop(self, node: _Node, session: int, now: float) -> None:
         """Forget a stream that has ended or was replaced, and with it the attempt that the node was ready for."""
@@ -269,7 +269,7 @@ class GangCoordinator:
             if s.stream is not None and s.finished is None
         ]
 
-    def _settle(self, group: _Group, now: float) -> list[NodeEffect]:
+    def _follow_up(self, group: _Group, now: float) -> list[NodeEffect]:
         """Return the effects that follow from the group's present state, independent of the event."""
         effects: list[NodeEffect] = []
         attempt = group.attempt

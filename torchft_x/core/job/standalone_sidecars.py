@@ -1,7 +1,7 @@
 """Decide when sidecars end at a stand-alone lighthouse, which knows no job and serves several, one after the other.
 
 A sidecar belongs to the groups that were connected at the same time. Once they have all gone, its job is over. If all
-groups reported that they are done, the sidecar is stopped `settle` seconds after the last one went. If a group went
+groups reported that they are done, the sidecar is stopped `grace` seconds after the last one went. If a group went
 silently, that takes `missing` seconds, because the scheduler may restart the group.
 """
 
@@ -30,8 +30,8 @@ MISSING = "the groups of the job are gone"
 class StandaloneSidecars:
     """State machine of a stand-alone lighthouse's sidecars. Its shell's contract is that of `core.job.outcome`."""
 
-    def __init__(self, settle: float = TIMING.sidecar_settle, missing: float = TIMING.sidecar_missing) -> None:
-        self._settle = settle  # seconds until the stop if all groups are done
+    def __init__(self, grace: float = TIMING.sidecar_grace, missing: float = TIMING.sidecar_missing) -> None:
+        self._grace = grace  # seconds until the stop if all groups are done
         self._missing = missing  # seconds until the stop if a group went silently
         self.sidecars = Sidecars()
         self._groups: dict[str, Presence] = {}  # groups that are connected, or went silently
@@ -74,7 +74,7 @@ class StandaloneSidecars:
 
     def _judge(self, now: float) -> list[SidecarEffect]:
         silent = bool(self._groups)  # used only while no group is connected: those left went silently
-        if self._empty_since is None or now - self._empty_since < (self._missing if silent else self._settle):
+        if self._empty_since is None or now - self._empty_since < (self._missing if silent else self._grace):
             return []
         effects = self.sidecars.stop(self._met & self.sidecars.present, MISSING if silent else DONE)
         self._met.clear()

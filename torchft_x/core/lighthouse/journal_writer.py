@@ -31,9 +31,9 @@ class JournalWriter:
         self._finished_job = finished_job  # which members finish the job
         self._left: tuple[Departure, ...] = ()  # kept with `_kept`
         self._early: frozenset[str] = finished_job.early  # kept with `_kept`
-        self._unsettled: frozenset[str] = finished_job.unsettled  # kept with `_kept`, as part of the members
+        self._unreported: frozenset[str] = finished_job.unreported  # kept with `_kept`, as part of the members
         self._entries: tuple[MemberEntry, ...] = ()  # kept with `_kept`; a new tuple only when an entry changes
-        # What `_entries` was made from: config id, hellos, members of open quorums only, `unsettled`, `early`.
+        # What `_entries` was made from: config id, hellos, members of open quorums only, `unreported`, `early`.
         self._kin_as_of: tuple[object, ...] = ()
         self._absent: dict[str, Absent] = {}  # kept with `_kept`, or to be kept now
         self._stale = False  # whether `_absent` is to be kept now
@@ -49,7 +49,7 @@ class JournalWriter:
 
     def on_tick(self) -> None:
         """Update which members are lost, and with what proof."""
-        lost = self._members.lost(self._quorum_state.ran | self._finished_job.unsettled)
+        lost = self._members.lost(self._quorum_state.ran | self._finished_job.unreported)
         if lost or self._absent:
             absent = {r.replica_id: Absent(r.replica_id, r.lease_sent, self._proof(r)) for r in lost}
             self._stale = self._stale or absent != self._absent
@@ -65,14 +65,14 @@ class JournalWriter:
         if quorum_state.leased > leased:
             leased = quorum_state.leased + TIMING.leased_ahead
         kept, left, early = (cur.id, granted, leased), self._finished_job.departures, self._finished_job.early
-        unsettled = self._finished_job.unsettled
-        known = open_ is self._open and early is self._early and unsettled is self._unsettled
+        unreported = self._finished_job.unreported
+        known = open_ is self._open and early is self._early and unreported is self._unreported
         if kept == self._kept and known and left is self._left and not self._stale:
             return []
         if self._kept is None or cur.id != self._kept[0] or not known:
             self._update_entries(cur, open_)
         self._kept, self._open, self._left, self._early, self._stale = kept, open_, left, early, False
-        self._unsettled = unsettled
+        self._unreported = unreported
         absent = tuple(self._absent.values())
         return [
             Keep(
@@ -91,18 +91,18 @@ class JournalWriter:
         ]
 
     def _update_entries(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
-        unsettled, early = self._finished_job.unsettled, self._finished_job.early
+        unreported, early = self._finished_job.unreported, self._finished_job.early
         as_of = (
             cur.config_id,
             self._hellos,
             self._quorum_state.chain.members - self._quorum_state.inside,
-            unsettled,
+            unreported,
             early,
         )
         if as_of != self._kin_as_of:
             self._kin_as_of = as_of
             names = dict.fromkeys(m.replica_id for q in (cur, *open_) for m in q.members)
-            records = self._members.named((*names, *sorted(unsettled - names.keys())))
+            records = self._members.named((*names, *sorted(unreported - names.keys())))
             self._entries = tuple(
                 MemberEntry(r.replica_id, r.attempt_id, r.boot_id, r.runs_on, r.replica_id in early)
                 for r in records

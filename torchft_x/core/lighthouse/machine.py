@@ -464,8 +464,8 @@ class Lighthouse:
     @property
     def _watched(self) -> frozenset[str]:
         """Replica ids of the members whose end matters."""
-        ran, unsettled = self._quorum_state.ran, self._finished_job.unsettled
-        return ran | unsettled if unsettled else ran
+        ran, unreported = self._quorum_state.ran, self._finished_job.unreported
+        return ran | unreported if unreported else ran
 
     def _on_probed(self, event: Probed, now: float) -> list[LighthouseEffect]:
         self._finished_job.probed(event.replica_id, event.address, event.refused, now)

@@ -152,10 +152,10 @@ def read(run_dir: str | Path, app_id: str | None = None) -> JobRecord:
 
     A job whose keeper has died without recording an end is returned as FAILED.
     """
-    found = _settled(_load(path_of(run_dir)))
+    found = _checked(_load(path_of(run_dir)))
     if app_id is None or found.app_id == app_id:
         return found
-    return _settled(_load(path_of(run_dir, app_id)))
+    return _checked(_load(path_of(run_dir, app_id)))
 
 
 def _load(path: Path) -> JobRecord:
@@ -178,7 +178,7 @@ def _load(path: Path) -> JobRecord:
         raise RecordError(f"{path} is torn, or not a job's: nothing can be said of it.") from None
 
 
-def _settled(record: JobRecord) -> JobRecord:
+def _checked(record: JobRecord) -> JobRecord:
     if record.over or record.host != socket.gethostname():  # processes of another host can't be checked
         return record
     if record.boot == boot_id() and record.keeper.alive:

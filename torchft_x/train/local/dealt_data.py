@@ -74,11 +74,11 @@ class DealtData:
         return row
 
     def counted(self, row: list[float]) -> None:
-        """Take the sum over all members: the commit of this quorum settles these slots."""
+        """Take the sum over all members: the commit of this quorum covers these slots."""
         role = self._manager.steps.role if self._used else None
         if role is not None:
             self._next = role.plan.replica_rank
-            self._manager.steps.data.settle_apart(lane_slots([int(n) for n in row], self._period))
+            self._manager.steps.data.commit_apart(lane_slots([int(n) for n in row], self._period))
 
     def committed(self) -> None:
         """Begin a new round, because an exchange was committed. The quorum in hand may be a later one (an adoption)."""

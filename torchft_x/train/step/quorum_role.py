@@ -35,5 +35,5 @@ class QuorumRole:
     part: Part
     counts_after_heal: bool  # the value with which `part` was computed
     votes_late: bool  # some member's script reduces after backward
-    settled: bool  # this rank neither heals nor serves a heal, so the next step begins like this one
+    steady: bool  # this rank neither heals nor serves a heal, so the next step begins like this one
     deal: Deal | None = None  # slots of each later step in the quorum; None: the script chooses its data itself

@@ -164,7 +164,7 @@ class QuorumRound:
             if reply is None or before is None or not on:
                 return False
             alike = held is not None and held.plan is before and held.counts_after_heal == self._counts_after_heal
-            if held is not None and held.settled and alike:
+            if held is not None and held.steady and alike:
                 self._go_on(reply, held)
             else:
                 self._configure(self._begin(reply))
@@ -178,7 +178,7 @@ class QuorumRound:
         return True
 
     def _go_on(self, reply: QuorumReply, held: QuorumRole) -> None:
-        """Begin the next step of a settled quorum with the standing of the last step."""
+        """Begin the next step of a steady quorum with the standing of the last step."""
         c, plan = self._context, held.plan
         assert reply.base is not None, "it goes on from somewhere"
         with c.failures.lock:
@@ -327,9 +327,9 @@ class QuorumRound:
             min_replica_size=c.options.min_replica_size,
         )
         late = any(m.votes_late for m in reply.quorum.members)
-        settled = not (plan.heal or plan.sources or plan.offers)
+        steady = not (plan.heal or plan.sources or plan.offers)
         first, later = deals_of(reply.quorum, part, c.step.data_options)
-        self.role = QuorumRole(reply.quorum, plan, part, self._counts_after_heal, late, settled, later)
+        self.role = QuorumRole(reply.quorum, plan, part, self._counts_after_heal, late, steady, later)
         deal = first if reply.base is None else later
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
         self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit, deal)

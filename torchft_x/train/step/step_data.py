@@ -134,8 +134,8 @@ class StepData:
             self._nodes = deal, [nodes_of(deal.share(number.get(member))) for member in role.plan.replica_ids]
         return self._nodes[1], options.slots
 
-    def settle_apart(self, slots: Ranges) -> None:
-        """Let the commit of the current quorum settle these slots, which its members have trained apart."""
+    def commit_apart(self, slots: Ranges) -> None:
+        """Let the commit of the current quorum cover these slots, which its members have trained apart."""
         role = self._steps.role
         assert role is not None, "its quorum has come"
         with self._context.failures.lock:

@@ -299,7 +299,7 @@ class StepLoop:
             against = failed or self._failed_after(passed)
             if against is not None:
                 return self._throw_away(passed, str(against))
-            return self._settle(passed.round, passed.vote, passed.reply, undecided=False).committed
+            return self._conclude(passed.round, passed.vote, passed.reply, undecided=False).committed
         ended, self._ended = self._ended, None
         if failed is not None:
             raise failed
@@ -329,7 +329,7 @@ class StepLoop:
                 self._passed = DecidedStep(round, vote, reply, len(self.reductions.works))
                 return None
             undecided = reply.prepared or (not reply.commit and self._retries_in_step(round, vote, early=early))
-            outcome = self._settle(round, vote, reply, undecided=undecided)
+            outcome = self._conclude(round, vote, reply, undecided=undecided)
             if not outcome.undecided:
                 if outcome.give_up:
                     raise StepError(outcome.give_up)
@@ -360,7 +360,7 @@ class StepLoop:
             "have committed it, this group copies their state in the next step.%s", passed.vote.step, why, told,
         )  # fmt: skip
         reply = VoteReply(False, f"thrown away after it was decided: {why}")
-        outcome = self._settle(passed.round, passed.vote, reply, undecided=False)
+        outcome = self._conclude(passed.round, passed.vote, reply, undecided=False)
         # Members that wait for this group in a collective of that quorum must fail at once.
         c.failures.fail(StepError(f"step {passed.vote.step} was {outcome.reason}"), passed.vote.quorum_id)
         if outcome.give_up:
@@ -378,7 +378,7 @@ class StepLoop:
             round.wait_idle()  # a snapshot for others may be in progress
             with self._context.failures.lock:
                 vote = self._context.step.vote()
-            self._settle(round, vote, VoteReply(False, str(error)), undecided=True)
+            self._conclude(round, vote, VoteReply(False, str(error)), undecided=True)
             self._ended = self._resolve(round, vote, early=False)
             if self._ended is not None:
                 return
@@ -402,10 +402,10 @@ class StepLoop:
         kept = self.need_round().computed is not None and self.reductions.may_repeat(error)
         return alone and ready and kept and not self._find_moved()
 
-    def _settle(self, round: QuorumRound, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
+    def _conclude(self, round: QuorumRound, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
         c = self._context
         with c.failures.lock:
-            outcome = c.step.settle(reply.commit, reply.reason, undecided=undecided)
+            outcome = c.step.conclude(reply.commit, reply.reason, undecided=undecided)
         if outcome.undecided:
             c.log.info("step %s is undecided (%s): the next quorum says what becomes of it", vote.step, outcome.reason)
             # Nothing more is reduced in this quorum. Members that committed and wait in it must fail at once.

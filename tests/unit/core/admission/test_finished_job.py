@@ -249,10 +249,10 @@ def test_who_is_told_of_no_more_is_asked_no_more() -> None:
     s.join("b:1", s.committed())
     s.streams = {"b": 102}
     assert {p.replica_id for p in of(Probe, s.wait(20.0, alive=("b:1",)))} <= {"a:1"}
-    assert s.lighthouse._finished_job.unsettled == {"a:1"}
+    assert s.lighthouse._finished_job.unreported == {"a:1"}
     s.feed(SupervisorGone("a", stream=101))
     s.wait(23.0, alive=("b:1",))  # a lease and its margin
-    assert s.lighthouse._finished_job.unsettled == frozenset()
+    assert s.lighthouse._finished_job.unreported == frozenset()
     assert of(Probe, s.wait(5.0, alive=("b:1",))) == []
 
 

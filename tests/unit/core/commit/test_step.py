@@ -22,7 +22,7 @@ def begin(step: Step, quorum: int, top: State, rank: int | None, size: int, **fi
 
 def end(step: Step, commit: bool, *reason: str, **fields: bool) -> Any:
     step.vote()
-    return step.settle(commit, *reason, **fields)
+    return step.conclude(commit, *reason, **fields)
 
 
 def running(step: Step | None = None, *, quorum: int = Q, top: State | None = None, size: int = 2) -> Step:
@@ -49,7 +49,7 @@ def test_a_good_step_moves_the_state() -> None:
     assert vote.ok
     assert (vote.step, vote.quorum_id) == (0, Q)
     assert str(vote) == "enough_replicas=True, errored=None"
-    out = step.settle(True)
+    out = step.conclude(True)
     assert out.committed
     assert (step.state, step.batches_committed) == (State(1, Q), 2)
     assert step.phase is StepPhase.IDLE
@@ -63,7 +63,7 @@ def test_an_error_is_sticky_and_the_first_one_is_kept() -> None:
     vote = step.vote()
     assert not vote.ok
     assert vote.errored is BOOM
-    out = step.settle(False)
+    out = step.conclude(False)
     assert out.reason == "boom"
     assert (step.state, step.commit_failures) == (State(), 1)
     terms = step.ask()
@@ -71,7 +71,7 @@ def test_an_error_is_sticky_and_the_first_one_is_kept() -> None:
     assert (terms.suspects, terms.commit_failures) == (("b:1", "c:1"), 1)
     step.begin(Q + 1, State(), 0, 1)
     assert step.vote().ok
-    step.settle(True)
+    step.conclude(True)
     assert step.commit_failures == 0
     assert step.ask().suspects == ()
 
@@ -107,11 +107,11 @@ def test_who_could_not_be_reached_is_told_with_the_next_ask_and_forgotten_then()
     step.not_reached(Q, ("b:1",))
     step.fail(BOOM)
     step.vote()
-    step.settle(False)
+    step.conclude(False)
     assert step.ask().unreached == ("b:1",)
     step.begin(Q + 1, State(), 0, 2)
     step.vote()
-    step.settle(False)
+    step.conclude(False)
     assert step.ask().unreached == ()
 
 
@@ -121,7 +121,7 @@ def test_over_for_the_quorum_in_hand_fails_it_once() -> None:
     assert step.over(Q, over_error(Q, ("b:1",), "its process exited with -9"))
     assert not step.over(Q, over_error(Q, ("b:1",), "again"))
     assert "lost b:1 (its process exited with -9)" in str(step.vote().errored)
-    step.settle(False)
+    step.conclude(False)
     step.ask()
     assert not step.over(Q, BOOM)
     step.begin(Q + 1, State(), 0, 2)
@@ -146,7 +146,7 @@ def test_too_few_participants_do_not_commit() -> None:
     vote = step.vote()
     assert not vote.ok
     assert not vote.enough_replicas
-    assert "2 participants, but min_replica_size is 3" in step.settle(False).reason
+    assert "2 participants, but min_replica_size is 3" in step.conclude(False).reason
     # Nothing is broken: the other groups needn't be released.
     assert step.ask().reason is JoinReason.BOUNDARY
 
@@ -179,11 +179,11 @@ def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
     assert vote.step == 5
     text = "this rank holds step 0 (quorum 0) while quorum 7 stands at step 5 (quorum 3); it has to heal first."
     assert str(vote.errored) == text
-    step.settle(False)
+    step.conclude(False)
     begin(step, Q + 1, State(6, 4), None, 1)
     step.healed(State(6, 4), 11)
     assert step.vote().ok
-    step.settle(True)
+    step.conclude(True)
     assert (step.state, step.batches_committed) == (State(7, Q + 1), 12)
     assert step.ask().reason is JoinReason.HEALED
     step.begin(Q + 2, step.state, 0, 2)
@@ -208,7 +208,7 @@ def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
     vote = step.vote()
     assert not vote.ok
     assert "half-applied" in str(vote.errored)
-    step.settle(False)
+    step.conclude(False)
     running(step, quorum=Q + 2, top=State(5, 3)).heal_failed(BOOM, torn=False)
     assert step.torn  # until a heal is whole
     end(step, False)
@@ -227,7 +227,7 @@ def test_a_failed_heal_releases_others_only_if_they_count_on_us() -> None:
     assert not zeros.heal_failed(BOOM, torn=False)
     assert zeros.error is None
     assert zeros.vote().errored is BOOM
-    zeros.settle(False)
+    zeros.conclude(False)
     assert zeros.ask().reason is not JoinReason.FAILED
     assert not zeros.torn
 
@@ -242,7 +242,7 @@ def test_healing_to_another_state_is_refused() -> None:
 def test_I6_a_dropped_step_says_that_it_was_not_committed_and_changes_nothing() -> None:
     step = running()
     assert step.vote().ok
-    out = step.settle(False)
+    out = step.conclude(False)
     assert (out.committed, out.undecided, out.step, out.quorum_id, out.participants) == (False, False, 0, Q, 2)
     assert out.reason == "another rank of the group voted no"
     assert (step.state, step.batches_committed) == (State(), 0)
@@ -303,7 +303,7 @@ def test_each_verb_has_its_phase() -> None:
             lambda s: s.healed(State(), 0),
             lambda s: s.heal_failed(BOOM, torn=True),
         ),
-        "voting": (lambda s: s.settle(False), lambda s: s.decision_lost()),
+        "voting": (lambda s: s.conclude(False), lambda s: s.decision_lost()),
         "asking": (lambda s: s.ask_failed(), lambda s: s.begin(Q, State(), 0, 1)),
     }
     steps = {"idle": idle, "asking": asking, "running": running(), "voting": voting}
@@ -390,7 +390,7 @@ class TestUndecided:
         s = Step(min_replica_size=1, max_retries=0)
         begin(s, 7, State(), 0, 2)
         vote = s.vote()
-        s.settle(False, "who knows", undecided=True)
+        s.conclude(False, "who knows", undecided=True)
         begin(s, 8, State(), 0, 1)
         outcome = s.drop(vote, "nobody has it")
         assert (outcome.committed, outcome.reason, s.commit_failures) == (False, "nobody has it", 1)
@@ -401,7 +401,7 @@ class TestUndecided:
         s = restored(max_redo=1)
         assert redo(running(s, quorum=5), State(4, 3))
         vote = s.vote()
-        s.settle(False, "who knows", undecided=True)
+        s.conclude(False, "who knows", undecided=True)
         running(s, quorum=6).drop(vote, "nobody has it")
         assert redo(s, State(4, 3))
         assert not redo(s, State(4, 3))
@@ -410,7 +410,7 @@ class TestUndecided:
         s = running()
         s.fail(BOOM)
         vote = s.vote()
-        s.settle(False, undecided=True)
+        s.conclude(False, undecided=True)
         ended = begin(s, 8, State(), 0, 1)
         assert not ended.committed  # nobody has asked for it, so that it is no trouble
         assert s.drop(vote, "nobody has it").reason == "boom"
@@ -419,7 +419,7 @@ class TestUndecided:
         """It was dropped in a quorum of two, with the words "2 participants, but min_replica_size is 2"."""
         s = running(Step(min_replica_size=2), size=1)
         vote = s.vote()
-        s.settle(False, undecided=True)
+        s.conclude(False, undecided=True)
         begin(s, 8, State(), 0, 2)
         outcome = s.drop(vote, "nobody has it")
         assert (outcome.reason, outcome.participants) == ("1 participants, but min_replica_size is 2", 1)
@@ -446,8 +446,8 @@ class TestUndecided:
         s.fail(BOOM)
         s.vote()
         with pytest.raises(StepError, match="against this rank's vote"):
-            s.settle(True)
-        s.settle(False, undecided=True)
+            s.conclude(True)
+        s.conclude(False, undecided=True)
         s.ask()
         with pytest.raises(StepError, match="against this rank's vote"):
             s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))

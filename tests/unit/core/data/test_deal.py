@@ -1,4 +1,4 @@
-"""Which slots a group has, and which a commit settles."""
+"""Which slots a group has, and which a commit covers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def running(slots: Deal = BOTH, size: int = 2) -> Step:
 def test_a_commit_moves_past_the_slots_of_its_quorum(slots: Deal, cursor: int) -> None:
     step = running(slots)
     step.vote()
-    step.settle(True)
+    step.conclude(True)
     assert step.data == DataState(0, 100, cursor=cursor)
 
 
@@ -39,7 +39,7 @@ def test_a_commit_moves_past_the_slots_of_its_quorum(slots: Deal, cursor: int) -
 def test_a_drop_stays(undecided: bool) -> None:
     step = running()
     vote = step.vote()
-    step.settle(False, "why", undecided=undecided)
+    step.conclude(False, "why", undecided=undecided)
     if undecided:
         step.ask()
         step.begin(8, TOP, 0, 1, deal=ALONE)
@@ -50,7 +50,7 @@ def test_a_drop_stays(undecided: bool) -> None:
 def test_a_late_commit_moves_past_the_slots_of_the_quorum_in_which_it_was_reduced() -> None:
     step = running(ALONE)
     step.vote()
-    step.settle(False, "no answer", undecided=True)
+    step.conclude(False, "no answer", undecided=True)
     step.ask()
     step.begin(8, State(5, 7), 0, 2, commit=Prepared(7, 5, 99), deal=BOTH)
     assert (step.data, step.deal) == (DataState(0, 100, cursor=42), BOTH)

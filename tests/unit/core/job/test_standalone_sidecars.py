@@ -18,7 +18,7 @@ from torchft_x.core.messages.job import (
 
 def job(*groups: str) -> StandaloneSidecars:
     """A sidecar `eval` and these groups are here at time 0."""
-    visits = StandaloneSidecars(settle=3.0, missing=300.0)
+    visits = StandaloneSidecars(grace=3.0, missing=300.0)
     assert visits.handle(SidecarHere("eval", "h"), 0.0) == []
     for group in groups:
         assert visits.handle(SupervisorHere(group, "h"), 0.0) == []

@@ -57,7 +57,7 @@ def begin(guard: StepFailures, p: QuorumPlan) -> None:
 
 def end(guard: StepFailures, committed: bool) -> None:
     guard.step.vote()
-    guard.step.settle(committed)
+    guard.step.conclude(committed)
     if committed:
         guard.step.restore(State(), 0)
 

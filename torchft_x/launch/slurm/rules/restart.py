@@ -139,7 +139,7 @@ class JobRestarts:
 
     def _vanished(self, part: Part, memory: PartMemory) -> list[Action]:
         """Give up a waiting part that is gone while others of its array are left: a task cancelled then leaves no trace."""
-        if memory.unknown_for(self._now) < TIMING.watch_settle:
+        if memory.unknown_for(self._now) < TIMING.watch_grace:
             return []
         return self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
 
@@ -222,7 +222,7 @@ class JobRestarts:
             if self._heard is None:
                 memory.unknown_since = None
                 return []
-            if memory.unknown_for(self._now) < TIMING.watch_settle:
+            if memory.unknown_for(self._now) < TIMING.watch_grace:
                 return []
         elif how != "anew":
             return []

@@ -46,12 +46,12 @@ def end(run_dir: str, me: str, controller: Controller) -> None:
     end_event = last_event(run_dir, "lighthouse", "exit") or {}
     verdict, why, first = entry.verdict, str(end_event.get("reason", "")), False
 
-    def settled(now: Manifest) -> Manifest:
+    def decided(now: Manifest) -> Manifest:
         nonlocal first
         first = now.outcome is None and not now.cancelled
         return dataclasses.replace(now, outcome=verdict, why=why) if first else now
 
-    manifest = store.change(run_dir, settled)
+    manifest = store.change(run_dir, decided)
     deadline = time.monotonic() + _LEAVE
     while first:
         others = [row for row in controller.rows(app=manifest.app) if row.job != me]

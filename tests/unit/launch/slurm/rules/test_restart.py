@@ -174,7 +174,7 @@ def test_an_end_that_nobody_was_told_of_is_no_end(text: str) -> None:
     assert watch(text, 0, heard(SILENT)) == []
     assert watch(text, 1, None) == []  # nobody to ask
     assert watch(text, 2, heard(SILENT)) == []
-    assert [type(a) for a in watch(text, 2 + TIMING.watch_settle, heard(SILENT))] == [Resubmit]
+    assert [type(a) for a in watch(text, 2 + TIMING.watch_grace, heard(SILENT))] == [Resubmit]
 
 
 def test_a_mistake_is_not_repeated() -> None:
@@ -197,13 +197,13 @@ def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_le
     watch = Watch()
     watch(RESOURCES, 0)
     assert [watch(None, t) for t in (1.0, 2.0)] == [[], []]
-    assert watch(None, 1.0 + TIMING.watch_settle) == [
+    assert watch(None, 1.0 + TIMING.watch_grace) == [
         ReportLost({"1": "its job 31_1 was cancelled by Slurm's means while it waited"})
     ]
     assert watch(None, 100.0) == []
     watch = Watch()  # one that ran is not known to have been cancelled
     watch(runs(1), 0)
-    assert watch(None, 1.0 + TIMING.watch_settle) == []
+    assert watch(None, 1.0 + TIMING.watch_grace) == []
 
 
 def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
