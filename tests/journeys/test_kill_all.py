@@ -44,6 +44,10 @@ def last_step(job: Job) -> int:
 
 def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, attempts: int, **variables: str) -> None:
     """All workers, in each of the first `attempts`."""
+
+    def dumped(attempt: int) -> set[str]:
+        return {dump.name.split("-a")[0] for dump in (folder / "dumps").glob(f"*-a{attempt}-*.bin")}
+
     with running(command, folder / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
         for attempt in range(1, attempts + 1):
@@ -64,6 +68,7 @@ def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, attem
             first = after(job, began, "commit", attempt)[0]
             assert first["step"] == max(steps.values())
             assert 0 < reached - first["step"] + 1 < 60
+            job.wait_for(lambda n=attempt: len(dumped(n)) == 2 * ranks, 60, "a dump of each rank")
             print(f"attempt {attempt}: {first['t'] - began:.2f} s to the next commit, {reached - first['step']} back")
         job.process.send_signal(signal.SIGINT)
         job.process.wait(scaled(30))

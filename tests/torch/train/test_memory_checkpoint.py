@@ -244,7 +244,7 @@ def test_a_copy_that_waits_for_the_processor_is_not_dearer(
         return bool(write(slot, *args))
 
     monkeypatch.setattr(module.MemorySlot, "write", later)
-    with life(1, address) as (trainer,):
+    with attempt(1, address) as (trainer,):
         train_until_held([trainer], 3)
         assert memory_of(trainer)._schedule.due(64, 0.05)  # 3.2 s apart; after 0.3 s of work it would be 51 s
 
