@@ -69,16 +69,16 @@ class Handle:
         if not isinstance(handles, list) or not handles:
             raise ConfigError("reconfigure needs the handles of all members as a list, in the order of their ranks.")
         members = [_parsed(text) for text in handles]
-        ranks = [rank for rank, member in enumerate(members) if member["id"] == self._id]
-        if len(ranks) != 1:
+        own = [rank for rank, member in enumerate(members) if member["id"] == self._id]
+        if len(own) != 1:
             raise ConfigError(
-                f"reconfigure: this group's own handle is {len(ranks)} times among the {len(members)} given; pass what "
+                f"reconfigure: this group's own handle is {len(own)} times among the {len(members)} given; pass what "
                 "get_reconfigure_handle() of each member says, once."
             )
         ranks = [member["global_rank"] for member in members]
         return Meeting(
             store_addr=f"{members[0]['store']}/torchft/{int(options.uuid)}",
-            rank=ranks[0],
+            rank=own[0],
             size=len(members),
             global_ranks=None if None in ranks else ranks,
         )

@@ -103,15 +103,16 @@ def _conversions(
     if field.message_type is not None:  # the hint is a dataclass, a dataclass or None, or a tuple of dataclasses
         kinds = get_args(hint) or (hint,)
         codec = _codecs[kinds[0], field.message_type.full_name]
-        encode, decode = codec.encode, codec.decode
         if Ellipsis in kinds:
-            return lambda v: [encode(x) for x in value_of(v)], lambda p: tuple([decode(x) for x in arrived_in(p)])
+            return lambda v: [codec.encode(x) for x in value_of(v)], lambda p: tuple(
+                [codec.decode(x) for x in arrived_in(p)]
+            )
         if type(None) in kinds:
             return (
-                lambda v: None if value_of(v) is None else encode(value_of(v)),
-                lambda p: decode(arrived_in(p)) if p.HasField(name) else None,
+                lambda v: None if value_of(v) is None else codec.encode(value_of(v)),
+                lambda p: codec.decode(arrived_in(p)) if p.HasField(name) else None,
             )
-        return lambda v: encode(value_of(v)), lambda p: decode(arrived_in(p))
+        return lambda v: codec.encode(value_of(v)), lambda p: codec.decode(arrived_in(p))
     if attribute in packed:
         inner = packed[attribute]
         return (
