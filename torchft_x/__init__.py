@@ -38,7 +38,7 @@ _LAZY = {
     "StepLog": "torchft_x.observe.export.step_log",
     "exit_code": "torchft_x.train.setup.excepthook",
     "defer_compiler_import": "torchft_x.train.lazy_compiler",
-    "DistributedSampler": "torchft_x.train.data",
+    "DistributedSampler": "torchft_x.train.distributed_sampler",
     "ElasticLoader": "torchft_x.train.elastic.loader",
     "ElasticSampler": "torchft_x.train.elastic.sampler",
     "ElasticEvaluator": "torchft_x.train.elastic.evaluator",

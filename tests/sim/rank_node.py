@@ -141,7 +141,7 @@ class RankNode:
             and len(quorum.carriers) < len(quorum.members)
             and any(m not in quorum.carriers and m.replica_id != self.who for m in quorum.members)
         )
-        return self.budget.wait(self.world.now, connected=self.node.uplink.standing)
+        return self.budget.start_wait(self.world.now, connected=self.node.uplink.standing)
 
     # --- deadlines -----------------------------------------------------------------------------------------------
 

@@ -106,6 +106,6 @@ class Reduction:
     def end(self) -> None:
         rank = self._rank
         rank.deadlines.disarm("reduce")
-        rank.budget.work(rank.world.now)
+        rank.budget.end_wait(rank.world.now)
         self.done, rank.wait = True, ""
         rank.voting.maybe_vote()

@@ -39,7 +39,7 @@ from torchft_x.core.messages.lighthouse import CloseSession
 from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
-from torchft_x.core.restart.recover import Adopt, RestartRecovery, Start
+from torchft_x.core.restart.recover import Adopt, NothingToAdopt, RestartRecovery
 from torchft_x.core.types import Computed, JoinReason, Member, Part, Quorum, State
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -174,18 +174,18 @@ def _heirs_at(stands: Callable[[State, State], bool], cur: Quorum, whole: Mappin
     return any(m.replica_id in carriers or stands(m.state, cur.top) for m in inside)
 
 
-def _first_come(fresh: recover.Fresh) -> Start | Adopt:
-    newest = recover._newest(fresh.reports)
-    return Adopt(newest) if newest is not None else Start()
+def _first_come(inputs: recover.RecoveryInputs) -> NothingToAdopt | Adopt:
+    newest = recover._newest(inputs.reports)
+    return Adopt(newest) if newest is not None else NothingToAdopt()
 
 
-_start = recover.start
+_decide_restart = recover.decide_restart
 
 
-def _only_who_received_it(fresh: recover.Fresh) -> Any:
-    newest = recover._newest(fresh.reports)
-    reports = {r: report for r, report in fresh.reports.items() if newest is not None and report.id == newest.id}
-    return _start(replace(fresh, reports=reports))
+def _only_who_received_it(inputs: recover.RecoveryInputs) -> Any:
+    newest = recover._newest(inputs.reports)
+    reports = {r: report for r, report in inputs.reports.items() if newest is not None and report.id == newest.id}
+    return _decide_restart(replace(inputs, reports=reports))
 
 
 def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -> list[Any]:
@@ -306,7 +306,7 @@ _ALL = [
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         caught_by="lighthouse.test_machine:TestTakeover.test_a_report_within_the_grace_is_heeded",
-        patch=patched((recover, "start", _first_come), (RestartRecovery, "surely_waits", lambda self: False)),
+        patch=patched((recover, "decide_restart", _first_come), (RestartRecovery, "surely_waits", lambda self: False)),
     ),
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
@@ -427,7 +427,7 @@ _ALL = [
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = patched(
-    (recover, "start", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
+    (recover, "decide_restart", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
 )
 """R8 without the reports of members that never received the newest quorum: safe but slow, so that only a clock detects
 it.

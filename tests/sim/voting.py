@@ -147,7 +147,7 @@ class Voting:
     def _say(self, passed: bool) -> None:
         rank = self._rank
         rank.deadlines.disarm("cross")
-        rank.budget.work(rank.world.now)
+        rank.budget.end_wait(rank.world.now)
         self._wait()
         rank.node.tell(rank, rank.node.hub.crossed, passed, self._crossed)
         rank.world.reach(rank.node, "crossed")

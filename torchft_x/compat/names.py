@@ -49,7 +49,7 @@ _HTTP = {"HTTPTransport": "compat.adapters.transports:HTTPTransport"}
 TREE: Mapping[str, Mapping[str, str]] = {
     ROOT: {
         "DistributedDataParallel": "train.ddp.wrapper:DistributedDataParallel",
-        "DistributedSampler": "train.data:DistributedSampler",
+        "DistributedSampler": "train.distributed_sampler:DistributedSampler",
         "Manager": "compat.adapters.manager:Manager",
         "Optimizer": "train.optim:OptimizerWrapper",
         "ProcessGroupBabyNCCL": "comm:ProcessGroupBabyNCCL",
@@ -76,7 +76,7 @@ TREE: Mapping[str, Mapping[str, str]] = {
         "reduce_scatter_quantized": "comm.quantized.collectives:reduce_scatter_quantized",
     },
     "coordination": _COORDINATION,
-    "data": {"DistributedSampler": "train.data:DistributedSampler"},
+    "data": {"DistributedSampler": "train.distributed_sampler:DistributedSampler"},
     "ddp": {
         "DistributedDataParallel": "train.ddp.wrapper:DistributedDataParallel",
         "PureDistributedDataParallel": "train.ddp.wrapper:PureDistributedDataParallel",

@@ -219,7 +219,7 @@ class TestTicks:
 
 
 class TestKept:
-    def test_peers_clients_are_not_among_the_kin(self) -> None:
+    def test_peers_clients_have_no_entry_in_the_journal(self) -> None:
         s = Scene(keeps=True, join_timeout=0.0)
         s.hello("a:1")
         s.beat("p")

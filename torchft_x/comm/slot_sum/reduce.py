@@ -1,4 +1,4 @@
-"""All-reduce in the fixed order of `core.data.tree`, so that the result has the same bits for any division of the slots.
+"""All-reduce in the fixed order of `core.data.reduction_tree`, so that the result has the same bits for any division of the slots.
 
 Each member holds sums over some nodes of the tree. It sends the owner's part of each to every owner (all-to-all), the owners
 add in the order of the tree, and every member gets all parts (all-to-all).
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import Work
 
 from torchft_x.comm.phased_work import Phases, start
-from torchft_x.core.data.tree import Node, total
+from torchft_x.core.data.reduction_tree import Node, total
 
 
 class Scratch:

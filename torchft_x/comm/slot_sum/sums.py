@@ -1,4 +1,4 @@
-"""Sums of a step's local gradients over nodes of `core.data.tree`."""
+"""Sums of a step's local gradients over nodes of `core.data.reduction_tree`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from torchft_x.core.data.tree import Node, is_pair, push
+from torchft_x.core.data.reduction_tree import Node, is_pair, push
 
 Grads = list[torch.Tensor | None]
 """Gradients by parameter; None where the loss does not depend on the parameter."""

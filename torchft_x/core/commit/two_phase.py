@@ -193,7 +193,7 @@ class TwoPhaseCommit:
             self.carried = (*self.carried, quorum.id)[-_CARRIED:]
         return effects, commit
 
-    def moved(self) -> None:
+    def state_replaced(self) -> None:
         """Reset after the group's state has changed by a heal or a checkpoint, not by a commit."""
         self.prepared = None
         self.carried = ()
@@ -207,9 +207,9 @@ class TwoPhaseCommit:
             self._step, self._abstains, self._votes = vote.step, "", {}
         if vote.step == self._step:
             self._votes[vote.rank] = vote
-        return [self._instead(e, vote) if isinstance(e, AnswerVote) else e for e in effects]
+        return [self._start_cross_group_round(e, vote) if isinstance(e, AnswerVote) else e for e in effects]
 
-    def _instead(self, answer: AnswerVote, vote: Vote) -> GroupEffect:
+    def _start_cross_group_round(self, answer: AnswerVote, vote: Vote) -> GroupEffect:
         """Return the answer to the ranks for the outcome of the vote inside the group."""
         if answer.commit:
             if not self._carrier:

@@ -31,7 +31,7 @@ class DataOptions:
     batch: int
     tail: Tail = Tail.WRAP
     weight: int = 1  # this group's weight in the sharing of slots; may differ between groups
-    reproducible: bool = False  # slots are summed in the order of `core.data.tree`
+    reproducible: bool = False  # slots are summed in the order of `core.data.reduction_tree`
     period: int = 0  # inner steps between two exchanges of groups that train apart; 0: every step is a commit
 
     def used(self, length: int) -> int:

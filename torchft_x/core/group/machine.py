@@ -231,7 +231,7 @@ class Group:
             state = min(a.state for a in self._asks.values())
             self._again = all(a.keeps for a in self._asks.values())
             if state != self._state:
-                self._two_phase.moved()
+                self._two_phase.state_replaced()
             self._state = state
             lapsed = self._held_quorum.quorum is not None and not self._held_quorum.usable(now)
             join = make_join(self._config, self._asks, state, self._two_phase, self._group_traits(), lapsed=lapsed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from torchft_x.core import decisions
-from torchft_x.core.decisions import Decision
+from torchft_x.core import decision_log
+from torchft_x.core.decision_log import Decision
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.group import GroupEvent, SendJoin
 from torchft_x.core.types import JoinReason, Prepared, Quorum, listed
@@ -47,7 +47,7 @@ class Progression:
 
     def note(self, sentence: str) -> None:
         """Record a decision that leaves the phase as it is."""
-        self._decisions = decisions.after(self._decisions, self.now, self.event, sentence)
+        self._decisions = decision_log.after(self._decisions, self.now, self.event, sentence)
 
     def enter(self, phase: GroupPhase, sentence: str) -> None:
         assert (self.phase, phase) in TRANSITIONS, f"no way from {self.phase.value} to {phase.value}: {sentence}"
@@ -59,7 +59,7 @@ class Progression:
         self.note(sentence) if phase is self.phase else self.enter(phase, sentence)
 
     def story(self, now: float) -> list[str]:
-        return decisions.story(self._decisions, now)
+        return decision_log.story(self._decisions, now)
 
 
 _BECAUSE = {

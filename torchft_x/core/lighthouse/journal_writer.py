@@ -34,7 +34,7 @@ class JournalWriter:
         self._unreported: frozenset[str] = finished_job.unreported  # kept with `_kept`, as part of the members
         self._entries: tuple[MemberEntry, ...] = ()  # kept with `_kept`; a new tuple only when an entry changes
         # What `_entries` was made from: config id, hellos, members of open quorums only, `unreported`, `early`.
-        self._kin_as_of: tuple[object, ...] = ()
+        self._entries_as_of: tuple[object, ...] = ()
         self._absent: dict[str, Absent] = {}  # kept with `_kept`, or to be kept now
         self._stale = False  # whether `_absent` is to be kept now
 
@@ -49,7 +49,7 @@ class JournalWriter:
 
     def on_tick(self) -> None:
         """Update which members are lost, and with what proof."""
-        lost = self._members.lost(self._quorum_state.ran | self._finished_job.unreported)
+        lost = self._members.lost_without_session(self._quorum_state.ran | self._finished_job.unreported)
         if lost or self._absent:
             absent = {r.replica_id: Absent(r.replica_id, r.lease_sent, self._proof(r)) for r in lost}
             self._stale = self._stale or absent != self._absent
@@ -99,8 +99,8 @@ class JournalWriter:
             unreported,
             early,
         )
-        if as_of != self._kin_as_of:
-            self._kin_as_of = as_of
+        if as_of != self._entries_as_of:
+            self._entries_as_of = as_of
             names = dict.fromkeys(m.replica_id for q in (cur, *open_) for m in q.members)
             records = self._members.named((*names, *sorted(unreported - names.keys())))
             self._entries = tuple(

@@ -121,7 +121,7 @@ class LossHandler:
         limits = self._config.silence
         for record in self._members.silent(now, limits):
             known = record.standing is Standing.SUSPECTED
-            text = "" if known else suspect(self._members.sight(record, limits, now), limits, now)
+            text = "" if known else suspect(self._members.observation(record, limits, now), limits, now)
             if text:
                 record.enter(Standing.SUSPECTED)
                 notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.core import decisions
+from torchft_x.core import decision_log
 from torchft_x.core.admission.claims import impossible
 from torchft_x.core.admission.compatibility import PEER, CompatibilityCheck
 from torchft_x.core.admission.finished_job import FinishedJob
-from torchft_x.core.decisions import Decision
+from torchft_x.core.decision_log import Decision
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
@@ -140,7 +140,7 @@ class Lighthouse:
 
     def story(self, now: float) -> list[str]:
         """Return the newest decisions, the oldest first: how long ago, because of what, and what was decided."""
-        return decisions.story(self._decisions, now)
+        return decision_log.story(self._decisions, now)
 
     def view(self, now: float) -> View:
         """Return what is shown to people, as values."""
@@ -178,7 +178,7 @@ class Lighthouse:
         if self._first_effects:
             effects, self._first_effects = self._first_effects + effects, []
         for sentence in filter(None, map(decided, effects)):
-            self._decisions = decisions.after(self._decisions, now, event, sentence)
+            self._decisions = decision_log.after(self._decisions, now, event, sentence)
         return self._journal_writer.poll() + effects if self._config.keeps else effects
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
@@ -402,7 +402,7 @@ class Lighthouse:
         It was silent or stopped, but stands where it stood: still waiting, or never in a quorum.
         """
         since = self._now - self._config.silence.host
-        if self._members.supervisors.halt_of(record.attempt_id.token, since) is None:
+        if self._members.supervisors.stopped_of(record.attempt_id.token, since) is None:
             self._members.find(record)
 
     def _on_halted(self, event: AttemptHalted, now: float) -> list[LighthouseEffect]:
@@ -410,9 +410,9 @@ class Lighthouse:
 
         The next tick judges whether a stopped member is lost. Other members that go on are heard, or ask.
         """
-        halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
-        self._members.supervisors.halt(event.stream, event.attempt_token, halt)
-        for record in self._members.of_attempt(event.attempt_token) if halt is None else ():
+        stopped = StoppedProcess(now - event.seconds, event.who) if event.who else None
+        self._members.supervisors.set_stopped(event.stream, event.attempt_token, stopped)
+        for record in self._members.of_attempt(event.attempt_token) if stopped is None else ():
             waits = record.session is not None and record.join is not None
             if waits and record.standing is Standing.LOST and not record.proof:
                 self._find_again(record)
@@ -488,7 +488,7 @@ class Lighthouse:
         forgiven = self._members.forgive(now, c.tick)
         if forgiven > c.silence.shortest:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
-        for record, reason in self._members.gone(now, c.silence):
+        for record, reason in self._members.newly_lost(now, c.silence):
             effects += self._losses.lose(record, reason, "silent")
         effects += self._stragglers.poll(now, c.silence.host, lambda names: self._next_quorum.goes_without(names, now))
         effects += self._losses.note_suspects(now)

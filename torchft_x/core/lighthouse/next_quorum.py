@@ -204,7 +204,7 @@ class QuorumTransition:
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         left, reached, asked = decision.left, self._quorum_state.reached, self._quorum_state.asked_since
-        records = self._members.of(decision.members)
+        records = self._members.records_of(decision.members)
         sessions = tuple([r.session for r in records if r.session is not None])
         calls = tuple([call for r in records for call in r.calls])
         quorum = self._quorum_state.issue(decision, now=now, unix=self._unix + now, lease=self._config.lease)
@@ -212,7 +212,7 @@ class QuorumTransition:
         self._end_takeover()
         effects: list[LighthouseEffect] = []
         if left is not None:
-            fates = {r.replica_id: r.proof or r.lost for r in self._members.of(left.members)}
+            fates = {r.replica_id: r.proof or r.lost for r in self._members.records_of(left.members)}
             text, steps = (
                 history_fork.sentence(left, reached, quorum, fates),
                 history_fork.steps_lost(left, reached, quorum),

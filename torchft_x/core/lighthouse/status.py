@@ -71,7 +71,7 @@ def view(
     def member_view(r: MemberRecord) -> MemberView:
         inside, carrier = r.replica_id in quorum_state.inside, r.replica_id in carriers
         step = r.join.member.state.step if r.join is not None else joined.get(r.replica_id)
-        halt = members.supervisors.halt_of(r.attempt_id.token, now - config.silence.host)
+        stopped = members.supervisors.stopped_of(r.attempt_id.token, now - config.silence.host)
         return MemberView(
             replica_id=r.replica_id,
             index=r.index,
@@ -85,7 +85,7 @@ def view(
             left=r.lost == LEFT,
             late=r.late,
             suspected=r.standing is Standing.SUSPECTED,
-            stopped=halt.who if halt is not None else "",
+            stopped=stopped.who if stopped is not None else "",
             connected=r.unary or r.session is not None,
             unary=r.unary,
             rehearses=not r.unary and quorum_state.goes_on_without(r.replica_id, config.min_replicas),

@@ -232,7 +232,7 @@ class QuorumState:
         self.broken = ""
         self.granted_through = quorum.granted_through
         self.reached = quorum.top.step
-        records = self._members.of(quorum.members)
+        records = self._members.records_of(quorum.members)
         whole = len(quorum.carriers) == len(records) == len(quorum.members)
         self._steady = whole and not [r for r in records if not r.runs_on]
         self._number = max(self._number, quorum.number)

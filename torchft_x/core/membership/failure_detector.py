@@ -83,35 +83,37 @@ class Observation:
 
     heard: float  # its last sign of life
     watched: float | None = None  # last sign of life of its supervisor; None: nobody watches over it
-    halt: StoppedProcess | None = None  # its process that has been stopped for the longest time
+    stopped: StoppedProcess | None = None  # its process that has been stopped for the longest time
     connected: bool = True  # whether its stream stands; a busy process keeps it
     longest_step: float = 0.0  # seconds of the longest step seen; 0: unknown
     pause_until: float = float("-inf")  # it has announced that it may be silent until then
 
 
-def judge(sight: Observation, limits: SilenceLimits, now: float) -> str:
+def judge(observation: Observation, limits: SilenceLimits, now: float) -> str:
     """Return why nobody should wait for the member any more, as a clause to follow its name; '': wait."""
-    if sight.halt is not None and now - sight.halt.since >= limits.stopped:
-        stopped = f"its {sight.halt.who} is stopped" if sight.halt.who else "it is stopped"
+    if observation.stopped is not None and now - observation.stopped.since >= limits.stopped:
+        stopped = f"its {observation.stopped.who} is stopped" if observation.stopped.who else "it is stopped"
         return f"{stopped} (SIGSTOP or a debugger), for {limits.stopped:g} s, says its supervisor"
-    silent = now - sight.heard
-    if sight.watched is not None and now - sight.watched > limits.host:
-        both = now - max(sight.heard, sight.watched)
+    silent = now - observation.heard
+    if observation.watched is not None and now - observation.watched > limits.host:
+        both = now - max(observation.heard, observation.watched)
         return f"it and its supervisor are silent for {limits.host:g} s" if both > limits.host else ""
-    if sight.watched is None or not sight.connected:
+    if observation.watched is None or not observation.connected:
         return f"silent for {limits.alone:g} s" if silent > limits.alone else ""
-    limit = limits.for_busy(sight.longest_step)
-    if now - max(sight.heard, sight.pause_until) > limit:  # an announced silence counts from its announced end
+    limit = limits.for_busy(observation.longest_step)
+    if (
+        now - max(observation.heard, observation.pause_until) > limit
+    ):  # an announced silence counts from its announced end
         return f"silent for {limit:g} s, though its supervisor says that it runs"
     return ""
 
 
-def suspect(sight: Observation, limits: SilenceLimits, now: float) -> str:
+def suspect(observation: Observation, limits: SilenceLimits, now: float) -> str:
     """Return a clause for people about a member that is waited for though it is silent; '': it isn't."""
-    silent = now - max(sight.heard, sight.pause_until)
-    if sight.watched is None or silent <= min(limits.alone, limits.busy) or judge(sight, limits, now):
+    silent = now - max(observation.heard, observation.pause_until)
+    if observation.watched is None or silent <= min(limits.alone, limits.busy) or judge(observation, limits, now):
         return ""
-    limit = limits.for_busy(sight.longest_step)
+    limit = limits.for_busy(observation.longest_step)
     return (
         f"has been silent for {silent:.1f} s, but its supervisor says that it runs (compiling, or a long "
         f"computation that holds Python's lock?); it counts as lost after {limit:g} s"

@@ -45,7 +45,7 @@ class MemberTable:
     def get(self, replica_id: str) -> MemberRecord | None:
         return self._records.get(replica_id)
 
-    def of(self, members: Iterable[Member]) -> list[MemberRecord]:
+    def records_of(self, members: Iterable[Member]) -> list[MemberRecord]:
         """Return the records of these members; without members that are not known."""
         records = self._records
         return [records[m.replica_id] for m in members if m.replica_id in records]
@@ -116,7 +116,7 @@ class MemberTable:
                 self._ended.add(record.attempt_id.token)
         return record
 
-    def lost(self, names: frozenset[str]) -> list[MemberRecord]:
+    def lost_without_session(self, names: frozenset[str]) -> list[MemberRecord]:
         """Return those of these members that have no session and that nobody waits for."""
         return [r for r in self._apart.values() if r.lost and r.replica_id in names and not r.unary]
 
@@ -181,7 +181,7 @@ class MemberTable:
 
     def issue(self, quorum: Quorum, now: float) -> list[MemberRecord]:
         """Answer the joins of the quorum's members with it; their leases begin. Return their records, not yet counted."""
-        records, pace = self.of(quorum.members), (quorum.top.step, now)  # before that the members waited
+        records, pace = self.records_of(quorum.members), (quorum.top.step, now)  # before that the members waited
         for record in records:
             record.join = None
             if record.calls:
@@ -266,22 +266,22 @@ class MemberTable:
         self.supervisors.forgive(gap - tick, now)
         return gap - tick
 
-    def sight(self, record: MemberRecord, limits: SilenceLimits, now: float) -> Observation:
+    def observation(self, record: MemberRecord, limits: SilenceLimits, now: float) -> Observation:
         """Return what is known of a member's signs of life."""
         token = record.attempt_id.token
         watched = None if record.unary else self.supervisors.heard(token)
-        halt = self.supervisors.halt_of(token, now - limits.host)
+        stopped = self.supervisors.stopped_of(token, now - limits.host)
         connected = record.session is not None
-        return Observation(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
+        return Observation(record.heard, watched, stopped, connected, record.longest_step, record.pause_until)
 
     def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
         """Return the members to check more closely: silent for a while, or stopped."""
-        halted, since = self.supervisors.halted, now - limits.shortest
-        return [r for r in self if not r.lost and (r.heard < since or r.attempt_id.token in halted)]
+        stopped, since = self.supervisors.stopped, now - limits.shortest
+        return [r for r in self if not r.lost and (r.heard < since or r.attempt_id.token in stopped)]
 
-    def gone(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:
+    def newly_lost(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:
         """Return the members that have just run out of time, each with the reason."""
-        judged = [(r, judge(self.sight(r, limits, now), limits, now)) for r in self.silent(now, limits)]
+        judged = [(r, judge(self.observation(r, limits, now), limits, now)) for r in self.silent(now, limits)]
         return [(r, reason) for r, reason in judged if reason]
 
     def away(self, inside: frozenset[str]) -> list[MemberRecord]:

@@ -32,12 +32,12 @@ class SupervisorLiveness:
         # Attempt token -> when that supervisor was heard last, once its stream has ended.
         self._silent: dict[str, float] = {}
         # Attempt token -> stream -> what it reports of a stopped process.
-        self._halts: dict[str, dict[int, StoppedProcess]] = {}
+        self._stopped: dict[str, dict[int, StoppedProcess]] = {}
 
         self._held: dict[int, State] = {}  # stream -> newest state that all workers of its node left with it
 
     def __repr__(self) -> str:
-        return f"<SupervisorLiveness of {sorted(self._groups)}, halted={sorted(self.halted)}>"
+        return f"<SupervisorLiveness of {sorted(self._groups)}, stopped={sorted(self.stopped)}>"
 
     @property
     def groups(self) -> AbstractSet[str]:
@@ -138,18 +138,18 @@ class SupervisorLiveness:
         self._silent.pop(token, None)
         self._tells.pop(self._told_on.pop(token, 0), None)
 
-    def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
-        """Record that a process of this attempt is stopped. `halt` None: none is stopped any more."""
+    def set_stopped(self, stream: int, token: str, stopped: StoppedProcess | None) -> None:
+        """Record that a process of this attempt is stopped. `stopped` None: none is stopped any more."""
         if stream not in self._on:
             return
         self._forget(stream)  # a supervisor has one attempt at a time
-        if halt is not None:
-            self._halts.setdefault(token, {})[stream] = halt
+        if stopped is not None:
+            self._stopped.setdefault(token, {})[stream] = stopped
 
     def _forget(self, stream: int) -> None:
         """Forget what this stream reported of stopped processes. There are few of those, usually none."""
-        for token in [t for t, halts in self._halts.items() if halts.pop(stream, None) and not halts]:
-            del self._halts[token]
+        for token in [t for t, of_streams in self._stopped.items() if of_streams.pop(stream, None) and not of_streams]:
+            del self._stopped[token]
 
     def heard(self, token: str) -> float | None:
         """Return when the supervisor beside this attempt's group server (node 0) was last heard; None: none is here."""
@@ -183,21 +183,21 @@ class SupervisorLiveness:
         silent = (presence for node, presence in nodes.items() if node and presence.last_sign < since)
         return next((presence.host for presence in silent), "")
 
-    def halt_of(self, token: str, since: float) -> StoppedProcess | None:
+    def stopped_of(self, token: str, since: float) -> StoppedProcess | None:
         """Return the longest stop of a process of that attempt that a supervisor heard at `since` or later reports.
 
         A silent supervisor may be kept from reporting that the process goes on.
         """
-        halts = self._halts.get(token)
-        if not halts:
+        stopped = self._stopped.get(token)
+        if not stopped:
             return None
-        true = [halt for stream, halt in halts.items() if self._on[stream].heard[stream] >= since]
-        return min(true, key=lambda h: h.since, default=None)
+        true = [process for stream, process in stopped.items() if self._on[stream].heard[stream] >= since]
+        return min(true, key=lambda p: p.since, default=None)
 
     @property
-    def halted(self) -> set[str]:
+    def stopped(self) -> set[str]:
         """Tokens of the attempts of which a process is stopped now."""
-        return set(self._halts)
+        return set(self._stopped)
 
     def forgive(self, seconds: float, now: float) -> None:
         """Shift every last sign of life: the lighthouse was starved for so long, and the silence was its own."""

@@ -1,7 +1,7 @@
-"""Decides what a lighthouse that has just started must wait for (R8): a pure function, and the memory that it needs.
+"""Decides what a lighthouse that has just started must wait for (R8): `decide_restart`, and the reports that it needs.
 
-All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in. It takes over the newest
-of these, but only when no newer one can exist that it has not been told of.
+All of a lighthouse's memory dies with it, except a journal. Without a journal, members report which quorum they are in.
+The next lighthouse takes over the newest of these, but only when no newer one can exist that was not reported to it.
 
 With a journal from the lighthouse before, no members are needed (R8c, `QuorumTransition.inherit`). Every quorum was
 written there before it was sent, so no newer one exists, and there is nothing to wait for.
@@ -39,8 +39,8 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """The decision to begin with a first quorum, because there is nothing to take over."""
+class NothingToAdopt:
+    """The decision to form a first quorum, because there is nothing to take over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Adopt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fresh:
-    """Inputs of `start`: what a lighthouse knows before its first quorum. Times in monotonic seconds."""
+class RecoveryInputs:
+    """Inputs of `decide_restart`: what a lighthouse knows before its first quorum. Times in monotonic seconds."""
 
     now: float
     started_at: float
@@ -103,12 +103,12 @@ class RestartRecovery:
         self.is_open = False
         self._reports, self._newest = {}, None
 
-    def decide(self, now: float) -> Start | Adopt | Wait:
+    def decide(self, now: float) -> NothingToAdopt | Adopt | Wait:
         c, self._unread = self._config, False
         reports = self._reports if self._newest is not None else {}  # no member holds a quorum: skip the reports
         lease = max([c.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
-        return start(
-            Fresh(
+        return decide_restart(
+            RecoveryInputs(
                 now=now,
                 started_at=self._started_at,
                 reports=reports,
@@ -120,24 +120,24 @@ class RestartRecovery:
         )
 
 
-def start(fresh: Fresh) -> Start | Adopt | Wait:
-    """Return whether to begin, to take a quorum over, or to wait (R8).
+def decide_restart(inputs: RecoveryInputs) -> NothingToAdopt | Adopt | Wait:
+    """Decide whether to form a first quorum, to take one over, or to wait (R8).
 
     The first member to report is not enough, and neither are all but the dead: they may not know the newest quorum.
     """
-    lease_end = fresh.started_at + fresh.old_lease
-    lease_over = fresh.now >= lease_end
-    newest = _newest(fresh.reports)
+    lease_end = inputs.started_at + inputs.old_lease
+    lease_over = inputs.now >= lease_end
+    newest = _newest(inputs.reports)
     if newest is None:
-        if fresh.restarted and not lease_over:
+        if inputs.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end, lease=True)
-        grace_end = fresh.started_at + fresh.hello_grace
-        if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
+        grace_end = inputs.started_at + inputs.hello_grace
+        if not inputs.new_job and not inputs.restarted and inputs.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
-        return Start()
-    quorums = _together(newest, fresh.reports)
-    absent = [r for r, m in _members(quorums).items() if not _vouches(fresh.reports.get(r), m)]
+        return NothingToAdopt()
+    quorums = _together(newest, inputs.reports)
+    absent = [r for r, m in _members(quorums).items() if not _vouches(inputs.reports.get(r), m)]
     if not absent or lease_over:
         return Adopt(newest, () if absent else quorums[1:])
     return Wait(

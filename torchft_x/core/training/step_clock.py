@@ -21,7 +21,7 @@ from torchft_x.timing import TIMING
 _ENOUGH = 3  # steps before an estimate is given: from one short step too many would be granted (a hundred)
 _WEIGHT = 0.2  # least weight of the newest step; the first few steps have equal shares
 _OUTLIER = 4.0  # a step counts as at most this many usual ones: a checkpoint's pause does not recur in the next
-TIMES = 5.0
+LATENESS_FACTOR = 5.0
 """Lateness allowed to other groups, in multiples of one's own part of the step. A group that takes three times as long
 as the others is thus waited for."""
 
@@ -53,7 +53,7 @@ class StepTimeEstimate:
 class WaitBudget:
     """Time for which one rank may wait for other groups, over all of its steps. Times are in monotonic seconds.
 
-    A caller that is about to wait calls `wait`, and calls `work` afterwards, however the wait ended.
+    A caller that is about to wait calls `start_wait`, and calls `end_wait` afterwards, however the wait ended.
 
     Args:
         most: upper limit of every wait, seconds (the Manager's timeout).
@@ -90,7 +90,7 @@ class WaitBudget:
     @property
     def lateness(self) -> float:
         """Seconds by which another group may be later than this rank in the present step. Readable from any thread."""
-        return max(TIMING.lateness, TIMES * self._own) if self._fixed is None else self._fixed
+        return max(TIMING.lateness, LATENESS_FACTOR * self._own) if self._fixed is None else self._fixed
 
     @property
     def waits_since(self) -> float | None:
@@ -100,14 +100,14 @@ class WaitBudget:
     def patience(self, now: float) -> float:
         """Return the seconds that this rank, which asks for a quorum at `now`, waits for members that do not ask."""
         own = self._own + (now - self._works_since if self._works_since is not None else 0.0)
-        late = max(TIMING.lateness, TIMES * own) if self._fixed is None else self._fixed
+        late = max(TIMING.lateness, LATENESS_FACTOR * own) if self._fixed is None else self._fixed
         return max(TIMING.ask_moment, late - self._waited)
 
     def next_step(self, now: float) -> None:
         """Record that a step has ended, committed or dropped."""
         self._own, self._works_since, self._waited, self._waits_since = 0.0, now, 0.0, None
 
-    def wait(self, now: float, *, connected: bool = True) -> float:
+    def start_wait(self, now: float, *, connected: bool = True) -> float:
         """Start a wait for other groups or for a quorum. Return the seconds that it may take.
 
         Only `most` counts while `somebody_heals`, and without a session to the lighthouse (not `connected`): no member
@@ -120,7 +120,7 @@ class WaitBudget:
         self._tell(True)
         return self.limit
 
-    def work(self, now: float) -> None:
+    def end_wait(self, now: float) -> None:
         """Record that the wait has ended and own work goes on."""
         if self._waits_since is not None:
             self._waited, self._waits_since = max(self._waited, now - self._waits_since), None

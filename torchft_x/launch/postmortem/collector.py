@@ -208,7 +208,7 @@ class Collector:
         said = {t: s for t in incident.targets if (s := self._read(t)) is not None}
         if not said or not all(map(probe_worker.goes_on, said)):  # `stopped` reports a stopped one
             return
-        over = hangs.is_over(list(said.values()))
+        over = hangs.limit_passed(list(said.values()))
         pids = [t.pid for t in said]
         wants = hangs.wants_stacks(
             list(said.values()),

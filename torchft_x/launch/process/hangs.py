@@ -63,10 +63,10 @@ class HangDetector:
         self._stacks: tuple[str, ...] = ()  # stacks of the training threads, taken last
 
     def __repr__(self) -> str:
-        return f"<Hangs since={self._since}>"
+        return f"<HangDetector since={self._since}>"
 
     def wants_stacks(self, statuses: Sequence[Mapping[str, Any]], poll: Callable[[], Usage], now: float) -> bool:
-        """Take the statuses of this node's workers, and return whether `hangs` must be called with their stacks.
+        """Take the statuses of this node's workers, and return whether `is_hung` must be called with their stacks.
 
         `poll` returns the usage of their processes, and is called only if they take no steps. Stacks are wanted twice: when
         the workers become idle, and when they have been idle for long enough.
@@ -105,7 +105,7 @@ class HangDetector:
             self._since = None
         return first == self._stacks
 
-    def is_over(self, statuses: Sequence[Mapping[str, Any]]) -> bool:
+    def limit_passed(self, statuses: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether the group has taken no step for longer than the user's limit."""
         if self._limit is None or not statuses or _is_excused(statuses):
             return False

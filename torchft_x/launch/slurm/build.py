@@ -24,7 +24,7 @@ _RETRIES = 10  # restarts of an app without trainers, whose component gives no n
 class RoleRequest:
     """Request for one role: its batch script and its number of parts."""
 
-    how: RoleScript
+    spec: RoleScript
     text: str
     """Batch script, without the values that `script.submission` adds."""
     parts: int
@@ -47,14 +47,14 @@ class Request:
         """Return the text that ``torchx run --dryrun`` prints: all submissions, with placeholders for ids."""
         shown = []
         for role in self.roles:
-            after = ["TRAINER_0"] if role.how.kind == "sidecar" else []
+            after = ["TRAINER_0"] if role.spec.kind == "sidecar" else []
             for numbers in arrays(role):
-                shown.append(f"# --- sbatch --parsable < {role.how.role}\n{self.text(role, numbers, 'TICKET', after)}")
+                shown.append(f"# --- sbatch --parsable < {role.spec.role}\n{self.text(role, numbers, 'TICKET', after)}")
         return "\n".join(shown)
 
     def options(self, role: RoleRequest) -> dict[str, Any]:
         """Return the options of `script.submission` for a role: the number of groups that may run, and the user's comment."""
-        limit = int(self.cfg.get("array_limit") or 0) if role.how.kind == "trainer" else 0
+        limit = int(self.cfg.get("array_limit") or 0) if role.spec.kind == "trainer" else 0
         return {"limit": limit, "said": str(self.cfg.get("comment") or "")}
 
     def text(self, role: RoleRequest, numbers: Sequence[int], ticket: str, after: Sequence[str] = ()) -> str:
@@ -62,7 +62,7 @@ class Request:
         return script.submission(
             role.text,
             app=self.manifest.app,
-            role=role.how.role,
+            role=role.spec.role,
             ticket=ticket,
             run_dir=self.manifest.run_dir,
             numbers=numbers,
@@ -87,7 +87,7 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> 
     own = next((r for r in ours if r.ft.kind == "lighthouse"), None) if facts is not None else None
     submitted = [role for role in app.roles if role is not own]  # our lighthouses run beside the groups, in their jobs
     roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir, lighthouse=own) for role in submitted]
-    roles.sort(key=lambda r: r.how.kind != "trainer")
+    roles.sort(key=lambda r: r.spec.kind != "trainer")
     token_file = next((role.env[env.TOKEN_FILE] for role in app.roles if env.TOKEN_FILE in role.env), "")
     manifest = Manifest(
         app=app_id,
@@ -99,11 +99,11 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> 
         own_lighthouse=own is not None,
         parts=tuple(
             Part(
-                role=r.how.role,
-                kind=r.how.kind,
+                role=r.spec.role,
+                kind=r.spec.kind,
                 number=n,
-                script=str(store.script(run_dir, r.how.role)),
-                nodes=r.how.nodes,
+                script=str(store.script(run_dir, r.spec.role)),
+                nodes=r.spec.nodes,
             )
             for r in roles
             for n in range(r.parts)
@@ -138,7 +138,7 @@ def _role(
     if role.mounts and facts:
         srun += ["--container-mounts=" + ",".join(map(_mount, role.mounts))]
     resource = role.resource
-    how = RoleScript(
+    spec = RoleScript(
         role=role.name,
         kind=kind,
         command=tuple(command),
@@ -159,7 +159,9 @@ def _role(
     )
     sizes = command[command.index("--workers") + 1].split(",") if kind == "trainer" else []
     parts = int(role.num_replicas) // nodes if kind == "trainer" else int(role.num_replicas)
-    return RoleRequest(how=how, text=script.render(how), parts=parts, sizes=tuple(sizes) if len(sizes) == parts else ())
+    return RoleRequest(
+        spec=spec, text=script.render(spec), parts=parts, sizes=tuple(sizes) if len(sizes) == parts else ()
+    )
 
 
 def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:

@@ -30,7 +30,7 @@ def check_cluster(request: Request, controller: Controller) -> None:
             f"-cfg time={time}: the partition {found.name} ends jobs after {found.limit}; Slurm would take this one and "
             "never start it. Give a shorter time, with signal=B:USR1@120 to go on after it."
         )
-    containers = any("--container-image" in word for role in request.roles for word in role.how.srun_options)
+    containers = any("--container-image" in word for role in request.roles for word in role.spec.srun_options)
     if containers and not controller.takes_containers():
         raise ConfigError(
             "--image and -cfg container-image need pyxis, and this cluster's srun has no --container-image; leave them out."
@@ -41,7 +41,7 @@ def check_cluster(request: Request, controller: Controller) -> None:
         except SlurmError as e:
             if e.uncertain:
                 raise
-            raise ConfigError(f"Slurm would not take the role {role.how.role}: {e}") from None
+            raise ConfigError(f"Slurm would not take the role {role.spec.role}: {e}") from None
 
 
 def check_run_dir(run_dir: str, controller: Controller) -> None:
@@ -76,8 +76,8 @@ def _nodes(request: Request, partition: Partition) -> int:
     """
     alone, shared = 0, 0
     for role in request.roles:
-        if role.how.kind == "trainer" and request.cfg.get("exclusive"):
-            alone += min(role.parts, request.options(role)["limit"] or role.parts) * role.how.nodes
+        if role.spec.kind == "trainer" and request.cfg.get("exclusive"):
+            alone += min(role.parts, request.options(role)["limit"] or role.parts) * role.spec.nodes
         else:
-            shared = max(shared, role.how.nodes)
+            shared = max(shared, role.spec.nodes)
     return alone + shared

@@ -40,7 +40,7 @@ def _prepare(request: Request) -> None:
     try:
         store.lease_folder(manifest.run_dir).mkdir(exist_ok=True)
         for role in request.roles:
-            store.replace(store.script(manifest.run_dir, role.how.role), role.text)
+            store.replace(store.script(manifest.run_dir, role.spec.role), role.text)
         if manifest.groups:
             store.tell_groups(manifest)
     except OSError as e:
@@ -51,8 +51,8 @@ def _submit(request: Request, controller: Controller) -> Manifest:
     """Submit the job's roles, and return the manifest with the job ids. Sidecars wait until the first group has begun."""
     manifest = request.manifest
     for role in request.roles:
-        after = tuple(part.job for part in manifest.groups[:1]) if role.how.kind == "sidecar" else ()
+        after = tuple(part.job for part in manifest.groups[:1]) if role.spec.kind == "sidecar" else ()
         for numbers in arrays(role):
-            chosen = [p for p in manifest.parts if p.role == role.how.role and p.number in numbers]
+            chosen = [p for p in manifest.parts if p.role == role.spec.role and p.number in numbers]
             manifest = submit_parts(controller, manifest, chosen, after=after, **request.options(role))
     return manifest

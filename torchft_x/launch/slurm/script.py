@@ -19,7 +19,7 @@ REPLICA = "@torchft_x_replica@"
 GROUPS = "@torchft_x_groups@"
 """Placeholder for the job's number of groups."""
 _HEAD = "#!/bin/bash\n"
-_HOSTS = 4  # number of first groups beside each of which a lighthouse and a watcher run
+_GROUPS_WITH_WATCHER = 4  # number of first groups beside each of which a lighthouse and a watcher run
 _WATCHER_STARTS = 10  # seconds between the start of a group and of the watcher beside it
 _IN_PLACE = 3  # number of times that the batch script restarts a part whose first process was killed
 _LAST_WORDS = 50  # fifths of a second for which the lighthouse may still end the job after a group has failed
@@ -64,48 +64,48 @@ class RoleScript:
         return f"{self.run_dir}/slurm/logs"
 
 
-def render(how: RoleScript) -> str:
+def render(spec: RoleScript) -> str:
     """Return the script without the array's range, name and comment. Raise `ConfigError` for values that it can't contain."""
-    check_values(how)
-    resources = [f"--nodes={how.nodes}", f"--ntasks={how.nodes}", "--ntasks-per-node=1"]
-    resources += [f"--cpus-per-task={how.cpus}"] if how.cpus > 0 else []
-    resources += ["--mem=0"] if how.whole_memory else [f"--mem={how.memory}M"] if how.memory > 0 else []
-    resources += [f"--gpus-per-node={how.gpus}"] if how.gpus > 0 else []
-    files = ["--open-mode=append", f"--output={how.log_dir}/{how.role}-%a.%A_%a.slurm.log", f"--chdir={how.folder}"]
-    options = [*resources, "--requeue", "--export=ALL", *files, *how.options]
-    common = [f"export {name}={shlex.quote(value)}" for name, value in how.env.items() if REPLICA not in value]
-    own = [f"export {name}={_quote(value)}" for name, value in how.env.items() if REPLICA in value]
-    step = ["--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", *how.srun_options]
-    log = f'--output={shlex.quote(how.log_dir)}"/{how.role}-$number-%t.$me-r$attempt.log"'
+    check_values(spec)
+    resources = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes}", "--ntasks-per-node=1"]
+    resources += [f"--cpus-per-task={spec.cpus}"] if spec.cpus > 0 else []
+    resources += ["--mem=0"] if spec.whole_memory else [f"--mem={spec.memory}M"] if spec.memory > 0 else []
+    resources += [f"--gpus-per-node={spec.gpus}"] if spec.gpus > 0 else []
+    files = ["--open-mode=append", f"--output={spec.log_dir}/{spec.role}-%a.%A_%a.slurm.log", f"--chdir={spec.folder}"]
+    options = [*resources, "--requeue", "--export=ALL", *files, *spec.options]
+    common = [f"export {name}={shlex.quote(value)}" for name, value in spec.env.items() if REPLICA not in value]
+    own = [f"export {name}={_quote(value)}" for name, value in spec.env.items() if REPLICA in value]
+    step = ["--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", *spec.srun_options]
+    log = f'--output={shlex.quote(spec.log_dir)}"/{spec.role}-$number-%t.$me-r$attempt.log"'
     not_shared = (
-        f"torchft_x: the run directory {how.run_dir} is not on this node: it must lie on a file system that all nodes share; "
+        f"torchft_x: the run directory {spec.run_dir} is not on this node: it must lie on a file system that all nodes share; "
         "choose another --run_dir."
     )
     return "\n".join(
         [
             _HEAD.rstrip(),
             *(f"#SBATCH {_directive(option)}" for option in options),
-            f"# Each task of the array is one {how.role} of a job of torchft_x. Made by `torchx run -s slurm_ft`: docs/slurm.md.",
+            f"# Each task of the array is one {spec.role} of a job of torchft_x. Made by `torchx run -s slurm_ft`: docs/slurm.md.",
             "set -u",
             "me=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}  # of one task SLURM_JOB_ID is the id of the whole array",
             "export number=$SLURM_ARRAY_TASK_ID attempt=${SLURM_RESTART_COUNT:-0}",
-            f"export groups={how.groups}",
+            f"export groups={spec.groups}",
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # since Slurm 22.05 srun does not take it from the job',
             *common,
-            f"if [ ! -d {shlex.quote(how.run_dir)}/slurm ]; then",
+            f"if [ ! -d {shlex.quote(spec.run_dir)}/slurm ]; then",
             f"  echo {shlex.quote(not_shared)} >&2; exit 2",
             "fi",
-            f'echo "launching {how.role} $number (attempt $attempt) on $SLURM_JOB_NODELIST, job $me, $(date -Is)"',
+            f'echo "launching {spec.role} $number (attempt $attempt) on $SLURM_JOB_NODELIST, job $me, $(date -Is)"',
             "read -r -d '' task <<'TORCHFT_X_TASK'",
-            f"replica=$((number * {how.nodes} + SLURM_PROCID))",
+            f"replica=$((number * {spec.nodes} + SLURM_PROCID))",
             *own,
-            f"exec {' '.join(map(_quote, how.command))}",
+            f"exec {' '.join(map(_quote, spec.command))}",
             "TORCHFT_X_TASK",
             "told=",
-            *_again(how),
-            *_fence(how),
-            *_watch(how),
-            *_lighthouse(how),
+            *_again(spec),
+            *_fence(spec),
+            *_watch(spec),
+            *_lighthouse(spec),
             "trap told=1 TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
             "trap 'told=1; kill -KILL \"$step\"' USR2  # one of its nodes is lost, and srun would wait for it",
@@ -115,85 +115,88 @@ def render(how: RoleScript) -> str:
             "  step=$!",
             '  while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
             f'  [ -z "$told" ] && [ "$code" -gt 128 ] && [ "$code" != 143 ] && [ $((starts += 1)) -le {_IN_PLACE} ] || break',
-            f'  echo "{how.role} $number: its first process was killed (code $code); it is started again here, $(date -Is)"',
+            f'  echo "{spec.role} $number: its first process was killed (code $code); it is started again here, $(date -Is)"',
             "done",
-            *_end_lighthouse(how),
-            *(['[ -z "$watch" ] || kill "$watch" 2>/dev/null'] if _watch(how) else []),
-            f'echo "{how.role} $number (attempt $attempt) has ended with $code, $(date -Is)"',
+            *_end_lighthouse(spec),
+            *(['[ -z "$watch" ] || kill "$watch" 2>/dev/null'] if _watch(spec) else []),
+            f'echo "{spec.role} $number (attempt $attempt) has ended with $code, $(date -Is)"',
             'exit "$code"',
             "",
         ]
     )
 
 
-def _fence(how: RoleScript) -> list[str]:
+def _fence(spec: RoleScript) -> list[str]:
     """Return the lines that fence off a part's earlier start: the newest one writes its name into a file.
 
     A process of an earlier start that still runs, behind a broken network, ends when it reads another name there.
     """
-    if how.kind not in ("trainer", "sidecar"):
+    if spec.kind not in ("trainer", "sidecar"):
         return []
-    file = f'{shlex.quote(how.run_dir)}"/slurm/newest-{how.role}-$number"'
+    file = f'{shlex.quote(spec.run_dir)}"/slurm/newest-{spec.role}-$number"'
     return [
         f'export TORCHFT_X_FENCE_FILE={file} TORCHFT_X_FENCE="$me-r$attempt"',
         'echo "$TORCHFT_X_FENCE" > "$TORCHFT_X_FENCE_FILE.$me" && mv "$TORCHFT_X_FENCE_FILE.$me" "$TORCHFT_X_FENCE_FILE"',
     ]
 
 
-def _again(how: RoleScript) -> list[str]:
+def _again(spec: RoleScript) -> list[str]:
     """Return the function ``again``, which submits the part anew ahead of its time limit, as a new job.
 
     A requeued job would wait for its BeginTime until a watcher ends that, and all parts may be requeued at the same moment.
     """
-    said = next((option.partition("@")[2] for option in how.options if option.startswith("--signal=")), "")
+    said = next((option.partition("@")[2] for option in spec.options if option.startswith("--signal=")), "")
     ahead = said if said.isdecimal() else "60"
-    words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-again", how.run_dir, how.role]))
+    words = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-again", spec.run_dir, spec.role]))
     return [
         'again() { echo "$me: Slurm\'s time is nearly up; it is queued again"; '
         f'{words} "$number" "$me" {ahead} || scontrol requeue "$me"; }}'
     ]
 
 
-def _watch(how: RoleScript) -> list[str]:
+def _watch(spec: RoleScript) -> list[str]:
     """Return the lines that start a watcher beside each of the first groups. One of them asks Slurm, the others stand by."""
-    if how.kind not in ("lighthouse", "trainer"):
+    if spec.kind not in ("lighthouse", "trainer"):
         return []
-    words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-watch", how.run_dir]))
+    words = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-watch", spec.run_dir]))
     # The delay keeps the watcher's start off the first seconds of a restarted group. `read` waits without a process.
-    return ["watch=", f'[ "$number" -ge {_HOSTS} ] || {{ {{ {_sleep(_WATCHER_STARTS)}; exec {words}; }} & watch=$!; }}']
+    return [
+        "watch=",
+        f'[ "$number" -ge {_GROUPS_WITH_WATCHER} ] || {{ {{ {_sleep(_WATCHER_STARTS)}; exec {words}; }} & watch=$!; }}',
+    ]
 
 
-def _lighthouse(how: RoleScript) -> list[str]:
+def _lighthouse(spec: RoleScript) -> list[str]:
     """Return the lines for a lighthouse beside each of the first groups, all but one on standby (docs/operate.md)."""
-    if not how.lighthouse:
+    if not spec.lighthouse:
         return []
-    log = f'{shlex.quote(how.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'
-    values = [f"export {name}={shlex.quote(value)}" for name, value in how.lighthouse_env.items()]
+    log = f'{shlex.quote(spec.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'
+    values = [f"export {name}={shlex.quote(value)}" for name, value in spec.lighthouse_env.items()]
     return [
         "lighthouse=",
-        f'if [ "$number" -lt {_HOSTS} ]; then (',
+        f'if [ "$number" -lt {_GROUPS_WITH_WATCHER} ]; then (',
         *(f"  {line}" for line in [*values, "export TORCHFT_X_ATTEMPT=$attempt"]),
-        f"  exec {' '.join(map(shlex.quote, how.lighthouse))} >> {log} 2>&1",
+        f"  exec {' '.join(map(shlex.quote, spec.lighthouse))} >> {log} 2>&1",
         ") & lighthouse=$!; fi",
     ]
 
 
-def _end_lighthouse(how: RoleScript) -> list[str]:
+def _end_lighthouse(spec: RoleScript) -> list[str]:
     """Return the lines that end the lighthouse with its group. After exit code 0 it runs until the end of the job.
 
     After any other code it runs on for `_LAST_WORDS`, so that it receives the reports of groups that end now and can end
     the job.
     """
-    if not how.lighthouse:
+    if not spec.lighthouse:
         return []
-    end = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-end", how.run_dir]))
+    end = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-end", spec.run_dir]))
     patient = f'{{ [ "$code" = 0 ] || [ $((waited += 1)) -lt {_LAST_WORDS} ]; }}'
     return [
         'if [ -n "$lighthouse" ]; then',
         "  waited=0",
         f'  while [ -z "$told" ] && kill -0 "$lighthouse" 2>/dev/null && {patient}; do {_sleep(0.2)}; done',
         '  kill -TERM "$lighthouse" 2>/dev/null; wait "$lighthouse"',
-        f'  if [ -z "$told" ] || grep -qs \'"cancelled": true\' {shlex.quote(how.run_dir)}/slurm/manifest.json; then',
+        f'  if [ -z "$told" ] || grep -qs \'"cancelled": true\' {shlex.quote(spec.run_dir)}/slurm/manifest.json; then',
         f'    {end} "$me"',
         "  fi",
         "fi",
@@ -257,19 +260,19 @@ def array_range(numbers: Sequence[int], limit: int = 0) -> str:
     return f"{text}%{limit}" if limit > 0 else text
 
 
-def check_values(how: RoleScript) -> None:
+def check_values(spec: RoleScript) -> None:
     """Raise `ConfigError` for variables, paths or arguments that a batch script can't contain."""
-    for name, value in how.env.items():
+    for name, value in spec.env.items():
         if not name.isidentifier() or not name.isascii():
             raise ConfigError(f"--env {name}: a shell takes no variable of that name.")
         if "\0" in value:
             raise ConfigError(f"--env {name}: the value holds a NUL, which no process can be given.")
-    for what, path in (("run directory", how.run_dir), ("current directory", how.folder)):
+    for what, path in (("run directory", spec.run_dir), ("current directory", spec.folder)):
         if any(c in path for c in "\n\r%\\") or any(c.isspace() for c in path):
             raise ConfigError(
                 f"the {what} {path!r} holds a space, a line break, a % or a \\, which Slurm takes otherwise."
             )
-    if any("\nTORCHFT_X_TASK\n" in f"\n{word}\n" for word in (*how.command, *how.env.values())):
+    if any("\nTORCHFT_X_TASK\n" in f"\n{word}\n" for word in (*spec.command, *spec.env.values())):
         raise ConfigError("a line of an argument is TORCHFT_X_TASK, which ends the task in the batch script.")
 
 

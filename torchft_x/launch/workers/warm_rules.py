@@ -14,7 +14,9 @@ from torchft_x import env
 
 LAZY_COMPILER = "torchft_x.train.lazy_compiler"
 """Imported first, so that no other import loads the compiler. A script that compiles loads it in its workers (decision 47)."""
-OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.ddp", "train.optim", "train.data"))
+OURS = tuple(
+    f"torchft_x.{name}" for name in ("train", "train.manager", "train.ddp", "train.optim", "train.distributed_sampler")
+)
 OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
 """Modules that every Manager loads, for all attempts."""
 TORCH = (

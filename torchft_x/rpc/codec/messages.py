@@ -51,7 +51,7 @@ PREPARED = Codec(
 MEMBER = Codec(pb.Member, Member, apart=["traits"])
 QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum number")}, check=_check_quorum)
 HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
-MEMBER_ENTRY = Codec(pb.Kin, MemberEntry)
+MEMBER_ENTRY = Codec(pb.MemberEntry, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
 REVOKED = Codec(pb.Revoked, gm.QuorumRevoked, lm.RevokeQuorum, gm.PushRevoked)
 _COUNTED = Codec(pb.Counted, facts.Counted, limits={"sum": (limits.check_seconds, "sum"), "counts": _counts})

@@ -25,7 +25,7 @@ from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
-from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_journal
+from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_local_journal
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.lighthouse.server import LighthouseShell
@@ -256,7 +256,7 @@ def _serve(settings: Settings) -> int:
 def _open_journal(settings: Settings) -> Journal | None:
     if settings.state_file is None:
         return None
-    return open_journal(settings.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
+    return open_local_journal(settings.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
 
 
 def _run(settings: Settings) -> bytes:

@@ -579,7 +579,7 @@ class WatchEvent(_message.Message):
     refused: Refused
     def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
-class Kin(_message.Message):
+class MemberEntry(_message.Message):
     __slots__ = ("replica_id", "attempt_id", "boot_id", "runs_on", "early")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -639,8 +639,8 @@ class Left(_message.Message):
     ended: bool
     def __init__(self, replica_id: _Optional[str] = ..., attempt_id: _Optional[_Union[AttemptId, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., lingers: _Optional[str] = ..., ended: bool = ...) -> None: ...
 
-class Ledger(_message.Message):
-    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock", "left", "job")
+class Journal(_message.Message):
+    __slots__ = ("wire", "quorum", "boot_id", "run", "members", "done", "open", "absent", "clock", "left", "job")
     WIRE_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -656,11 +656,11 @@ class Ledger(_message.Message):
     quorum: Quorum
     boot_id: str
     run: bytes
-    kin: _containers.RepeatedCompositeFieldContainer[Kin]
+    members: _containers.RepeatedCompositeFieldContainer[MemberEntry]
     done: _containers.RepeatedCompositeFieldContainer[Done]
     open: _containers.RepeatedCompositeFieldContainer[Quorum]
     absent: _containers.RepeatedCompositeFieldContainer[Absent]
     clock: str
     left: _containers.RepeatedCompositeFieldContainer[Left]
     job: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ..., job: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberEntry, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ..., job: _Optional[_Iterable[str]] = ...) -> None: ...

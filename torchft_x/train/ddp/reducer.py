@@ -15,7 +15,7 @@ A pass, from the first gradient of a synchronised backward to its end::
 * ``zero_grad(set_to_none=False)`` and repeated backwards leave ``p.grad`` in the flat buffers; the next pass then
   reduces into a second set.
 * If steps are reproducible, the gradient of each slot is taken by itself, at the end of its backward, and summed in the order
-  of a tree (`core.data.tree`). Nothing is sent before the last slot's end.
+  of a tree (`core.data.reduction_tree`). Nothing is sent before the last slot's end.
 * For a parameter that is sharded within the group (DTensor) only this rank's shard is reduced. Rank r reduces with rank
   r of the other groups.
 """

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.timing import TIMING
-from torchft_x.train.introspection.hang import hang
+from torchft_x.train.introspection.inject_hang import hang
 
 logger = logging.getLogger(__name__)
 

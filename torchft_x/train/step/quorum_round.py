@@ -95,11 +95,11 @@ class QuorumRound:
 
     def _wait(self, event: threading.Event) -> bool:
         waits = self._context.waits
-        waits.wait(time.monotonic())
+        waits.start_wait(time.monotonic())
         try:
             return event.wait(self._limit + self._context.options.timeout + TIMING.late_round)
         finally:
-            waits.work(time.monotonic())
+            waits.end_wait(time.monotonic())
 
     def wait_idle(self) -> None:
         """Wait until this round has ended, as it must before the next one asks. Raises `StepError` if it hangs."""
@@ -224,11 +224,11 @@ class QuorumRound:
     def run_inline(self, *, exchange: bool = True) -> None:
         """Call `run` on the training thread, and count its time as waiting for others."""
         waits = self._context.waits
-        waits.wait(time.monotonic())
+        waits.start_wait(time.monotonic())
         try:
             self.run(exchange=exchange)
         finally:
-            waits.work(time.monotonic())
+            waits.end_wait(time.monotonic())
 
     def exchange_state(self) -> None:
         """Offer the state that others need, and copy the state this rank needs. Only the first call has an effect."""

@@ -18,7 +18,7 @@ from torchft_x.comm.quantized.agree_format import agree
 from torchft_x.comm.quantized.collectives import reduce_quantized
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum.reduce import Scratch, reduce_nodes
-from torchft_x.core.data.tree import Node
+from torchft_x.core.data.reduction_tree import Node
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.tensor_digest import digest
@@ -76,7 +76,7 @@ class ManagedWork(dist.Work):
         with self._lock:
             if self.good is None and isinstance(self._inner, PhasedWork):
                 self._inner.advance(self._limit())
-                self._context.waits.work(time.monotonic())
+                self._context.waits.end_wait(time.monotonic())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         with self._lock:
@@ -91,7 +91,7 @@ class ManagedWork(dist.Work):
                     good = False
                     c.failures.fail(c.waits.explain(e, time.monotonic() - self._began), self._quorum_id)
                 finally:
-                    c.waits.work(time.monotonic())
+                    c.waits.end_wait(time.monotonic())
                 if good and self._turn is not None:
                     self.digest = digest(self._tensor, self._turn)
                 self._inner, self.good = None, good
@@ -101,7 +101,7 @@ class ManagedWork(dist.Work):
         """Begin to wait for other groups. Return how long."""
         c, now = self._context, time.monotonic()
         self._began = self._began or now
-        return timedelta(seconds=c.waits.wait(now, connected=c.connection.link.connected))
+        return timedelta(seconds=c.waits.start_wait(now, connected=c.connection.link.connected))
 
     def is_completed(self) -> bool:
         inner = self._inner

@@ -173,7 +173,7 @@ class StepLoop:
     def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor], scratch: Scratch) -> dist.Work:
         """Start the sum of all slots of a reproducible step into `out`, which is flat.
 
-        `values`: this rank's sums over the nodes of `core.data.tree` that its slots consist of.
+        `values`: this rank's sums over the nodes of `core.data.reduction_tree` that its slots consist of.
         """
         self._context.failures.raise_if_ended()
         if self.rehearsal.is_on:

@@ -224,13 +224,13 @@ class StepVote:
         """Return why the vote between the groups did not pass, as far as this rank knows; empty if it passed."""
         c, states = self._context, ALIKE
         try:
-            limit = min(limit, c.waits.wait(time.monotonic(), connected=c.connection.link.connected))
+            limit = min(limit, c.waits.start_wait(time.monotonic(), connected=c.connection.link.connected))
             try:
                 minimum = c.peers.all_min.minimum(cross_group_vote.row(reply.row, state), limit, meanwhile)
                 if cross_group_vote.states_differ(minimum):
                     states = States(True, self._find_wrong(state if reply.row is not None else 0, limit))
             finally:
-                c.waits.work(time.monotonic())
+                c.waits.end_wait(time.monotonic())
         except Exception as e:
             c.failures.fail(e, vote.quorum_id)
             return f"the vote between the groups was not heard to the end: {e}", ALIKE

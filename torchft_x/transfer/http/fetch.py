@@ -20,7 +20,7 @@ from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.transfer.http.client import BROKEN, Retry, Source
 from torchft_x.transfer.http.feed import Feed
-from torchft_x.transfer.http.receiver import Arrival, Receiver
+from torchft_x.transfer.http.receiver import Receiver, Transfer
 from torchft_x.transfer.http.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,15 @@ _LOOK = 0.1  # seconds between two checks of an idle stream for slow ones
 class Fetch:
     """One fetch of one state. `first` is the source that has answered already."""
 
-    def __init__(self, first: Feed, state: State, arrival: Arrival, streams: int) -> None:
+    def __init__(self, first: Feed, state: State, transfer: Transfer, streams: int) -> None:
         self._first = first
         self._state = state
-        self._arrival = arrival
-        self._streams = min(streams, len(arrival.blocks))  # streams of each source
+        self._transfer = transfer
+        self._streams = min(streams, len(transfer.blocks))  # streams of each source
         self._compared = threading.Event()  # set when the first source's digests are known, or won't be
         self._changed = threading.Condition()  # guards the fields below
-        self._queue = WorkQueue(len(arrival.blocks))
-        self._digests: list[int | None] = [None] * len(arrival.blocks)  # common to all sources; None: unknown
+        self._queue = WorkQueue(len(transfer.blocks))
+        self._digests: list[int | None] = [None] * len(transfer.blocks)  # common to all sources; None: unknown
         self._feeds = [first]
         self._feed_of: list[Feed] = []  # source of each stream
         self._starting = self._streams  # streams of the first source that have not begun
@@ -139,7 +139,7 @@ class Fetch:
             self._digests = list(digests)
 
     def _differs(self, feed: Feed, index: int) -> TransferError:
-        where = self._arrival.holds(index)
+        where = self._transfer.holds(index)
         return feed.source.error(
             f"its state differs from that of the other sources in block {index}, which holds {where}."
         )
@@ -167,7 +167,7 @@ class Fetch:
     def _stream(self, feed: Feed, stream: int) -> None:
         """Fetch blocks as long as there are any, over as many connections as needed. Never raises."""
         try:
-            receiver = Receiver(self._arrival)
+            receiver = Receiver(self._transfer)
             retry = Retry(feed.source, self._pause)
             while self._receive(feed, stream, receiver, retry):
                 pass
@@ -232,7 +232,7 @@ class Fetch:
     def _arrived(self, feed: Feed, stream: int, index: int, digest: int) -> bool:
         """Record that a block is in its place; return whether the next is the stream's, too. Raises `TransferError`."""
         with self._changed:
-            if self._arrival.digests:
+            if self._transfer.digests:
                 if self._digests[index] not in (None, digest):
                     raise self._differs(feed, index)
                 self._digests[index] = digest

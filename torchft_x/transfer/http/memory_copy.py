@@ -13,7 +13,7 @@ from torchft_x.errors import TransferError
 from torchft_x.transfer.format.blocks import share_out
 from torchft_x.transfer.http.client import BROKEN
 from torchft_x.transfer.http.feed import Feed
-from torchft_x.transfer.http.receiver import Arrival, Receiver
+from torchft_x.transfer.http.receiver import Receiver, Transfer
 from torchft_x.transfer.shared_memory import SharedFile
 
 # Seconds between two requests whether the memory is still held. They are the only sign of progress that the source
@@ -28,9 +28,9 @@ class MemoryLost(Exception):
 class MemoryCopy:
     """One copy from a source's memory. The owner must `close` it."""
 
-    def __init__(self, feed: Feed, arrival: Arrival, file: SharedFile) -> None:
+    def __init__(self, feed: Feed, transfer: Transfer, file: SharedFile) -> None:
         self._feed = feed
-        self._arrival = arrival
+        self._transfer = transfer
         self._file = file
         self._lock = threading.Lock()
         self._failure: BaseException | None = None  # the first exception of any thread; guarded by the lock
@@ -38,12 +38,12 @@ class MemoryCopy:
         self._shown = 0  # `_copied` when the source was asked last
 
     @staticmethod
-    def find(feed: Feed, arrival: Arrival) -> MemoryCopy | None:
+    def find(feed: Feed, transfer: Transfer) -> MemoryCopy | None:
         """Return a copy from the source's memory, or None if it names none that this process can read."""
-        if not (feed.manifest.memory and arrival.blocks):
+        if not (feed.manifest.memory and transfer.blocks):
             return None
-        file = SharedFile.open(feed.manifest.memory, max(b.start + b.nbytes for b in arrival.blocks))
-        return None if file is None else MemoryCopy(feed, arrival, file)
+        file = SharedFile.open(feed.manifest.memory, max(b.start + b.nbytes for b in transfer.blocks))
+        return None if file is None else MemoryCopy(feed, transfer, file)
 
     def close(self) -> None:
         self._file.close()
@@ -55,7 +55,7 @@ class MemoryCopy:
         """
         workers = [
             threading.Thread(target=self._copy, args=part, name="checkpoint-fetch", daemon=True)
-            for part in share_out(self._arrival.blocks, threads)
+            for part in share_out(self._transfer.blocks, threads)
         ]
         started: list[threading.Thread] = []
         source = self._feed.source
@@ -80,7 +80,7 @@ class MemoryCopy:
     def _copy(self, first: int, end: int) -> None:
         """Copy one range. Never raises."""
         try:
-            for _ in Receiver(self._arrival).copy(self._feed.source, self._file, first, end):
+            for _ in Receiver(self._transfer).copy(self._feed.source, self._file, first, end):
                 self._copied += 1
                 if self._failure is not None:
                     return

@@ -19,7 +19,7 @@ from torchft_x.transfer.http.wire import DIGEST_BYTES
 from torchft_x.transfer.shared_memory import SharedFile
 
 
-class Received:
+class TransferProgress:
     """Progress of a fetch. Has no reference to the memory, so that it may be kept."""
 
     def __init__(self, nbytes: int) -> None:
@@ -38,7 +38,7 @@ class Received:
         return min(sum(count for (count,) in self._streams), self.nbytes)
 
 
-class Arrival:
+class Transfer:
     """The blocks of a fetch, and the memory that receives them.
 
     Args:
@@ -53,7 +53,7 @@ class Arrival:
         self.digests = digests
         self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
         self._paths = paths
-        self.received = Received(self.nbytes)
+        self.progress = TransferProgress(self.nbytes)
 
     def holds(self, index: int) -> str:
         """Return paths of some tensors in a block, for messages."""
@@ -63,15 +63,15 @@ class Arrival:
 class Receiver:
     """Buffers and counters with which one stream receives blocks."""
 
-    def __init__(self, arrival: Arrival) -> None:
-        self._arrival = arrival
-        landing = arrival.landing
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        landing = transfer.landing
         on_cpu = all(m.device.type == "cpu" for m in landing.memory)
         # Shared blocks, and blocks for an accelerator, are received here first.
         self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
         self._scratch_memory = memory_of(self._scratch)
         self._digest = memoryview(bytearray(DIGEST_BYTES))
-        self._count = arrival.received.stream()
+        self._count = transfer.progress.stream()
 
     def receive(
         self, source: Source, connection: http.client.HTTPConnection, snapshot: str, first: int, end: int
@@ -80,12 +80,12 @@ class Receiver:
 
         Raises `TransferError`, or one of `client.BROKEN`.
         """
-        arrival = self._arrival
-        blocks = arrival.blocks[first:end]
+        transfer = self._transfer
+        blocks = transfer.blocks[first:end]
         response = source.get(
-            connection, f"/snapshot/{snapshot}/{first}/{end}" + ("" if arrival.digests else "?digest=0")
+            connection, f"/snapshot/{snapshot}/{first}/{end}" + ("" if transfer.digests else "?digest=0")
         )
-        expected = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if arrival.digests else 0)
+        expected = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if transfer.digests else 0)
         if response.status != http.client.OK or response.length != expected:
             raise source.error(
                 f"its answer ({response.status}) for blocks {first} to {end - 1} has {response.length} bytes, "
@@ -94,9 +94,9 @@ class Receiver:
         body = _Body(response, connection.sock)
         for index, block in enumerate(blocks, first):
             memory = self._place(block)
-            parts = [memory, self._digest] if arrival.digests else [memory]
+            parts = [memory, self._digest] if transfer.digests else [memory]
             body.fill(parts, self._left(source, index))
-            value = self._check(source, memory, index) if arrival.digests else 0
+            value = self._check(source, memory, index) if transfer.digests else 0
             self._scatter(block)
             self._count[0] += block.nbytes
             yield value
@@ -106,7 +106,7 @@ class Receiver:
         """Copy blocks first..end-1 from memory. Raises `TransferError` after the deadline, OSError if unreadable."""
         for index in range(first, end):
             self._left(source, index)
-            block = self._arrival.blocks[index]
+            block = self._transfer.blocks[index]
             file.read(self._place(block), block.start)
             self._scatter(block)
             self._count[0] += block.nbytes
@@ -116,31 +116,31 @@ class Receiver:
         """Return the seconds until the deadline. Raises `TransferError` after it."""
         left = source.left()
         if left <= 0:
-            raise source.error(f"timed out at block {index} of {len(self._arrival.blocks)}.")
+            raise source.error(f"timed out at block {index} of {len(self._transfer.blocks)}.")
         return left
 
     def _place(self, block: Block) -> memoryview:
         """Return memory to receive a block into: its place in the state, or scratch memory if that is not one piece."""
-        arrival, piece = self._arrival, block.pieces[0]
+        transfer, piece = self._transfer, block.pieces[0]
         view = self._lands(block)
         if view is None:
             return self._scratch_memory[: block.nbytes]
         first, end = piece.blob_offset, piece.blob_offset + piece.nbytes
-        if arrival.landing.in_place[piece.blob]:
-            arrival.torn = True
+        if transfer.landing.in_place[piece.blob]:
+            transfer.torn = True
         else:
-            populate(arrival.landing.memory[piece.blob][first:end])
+            populate(transfer.landing.memory[piece.blob][first:end])
         return view[first:end]
 
     def _lands(self, block: Block) -> memoryview | None:
         """Return the memory of the block's blob, if the block is part of one blob on the CPU; otherwise None."""
-        return self._arrival.landing.view(block.pieces[0].blob) if len(block.pieces) == 1 else None
+        return self._transfer.landing.view(block.pieces[0].blob) if len(block.pieces) == 1 else None
 
     def _check(self, source: Source, data: memoryview, index: int) -> int:
         """Compare a block with the digest that came after it. Raises `TransferError`."""
         value = digest(data)
         if value != int.from_bytes(self._digest, "big"):
-            raise source.error(f"the digest of block {index} is wrong, it holds {self._arrival.holds(index)}.")
+            raise source.error(f"the digest of block {index} is wrong, it holds {self._transfer.holds(index)}.")
         return value
 
     @torch.no_grad()
@@ -148,10 +148,10 @@ class Receiver:
         """Copy a block from scratch memory to its places, if it was received there."""
         if self._lands(block) is not None:
             return
-        landing, scratch = self._arrival.landing, self._scratch_memory
+        landing, scratch = self._transfer.landing, self._scratch_memory
         for p in block.pieces:
             if landing.in_place[p.blob]:
-                self._arrival.torn = True
+                self._transfer.torn = True
             view = landing.view(p.blob)
             if view is not None:
                 view[p.blob_offset : p.blob_offset + p.nbytes] = scratch[p.block_offset : p.block_offset + p.nbytes]

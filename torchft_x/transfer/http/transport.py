@@ -25,7 +25,7 @@ from torchft_x.transfer.http.client import Source
 from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.fetch import Fetch
 from torchft_x.transfer.http.memory_copy import MemoryCopy, MemoryLost
-from torchft_x.transfer.http.receiver import Arrival, Received
+from torchft_x.transfer.http.receiver import Transfer, TransferProgress
 from torchft_x.transfer.http.server import CheckpointServer
 from torchft_x.transfer.snapshot import Lender, SnapshotStore
 from torchft_x.transfer.transport import CheckpointTransport
@@ -74,7 +74,7 @@ class HTTPTransport(CheckpointTransport[T]):
         self._shared = shared_memory
         self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
-        self._received: Received | None = None  # progress of the newest state that this process has begun to copy
+        self._progress: TransferProgress | None = None  # of the newest state that this process has begun to copy
         self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
 
     def __repr__(self) -> str:
@@ -119,8 +119,8 @@ class HTTPTransport(CheckpointTransport[T]):
         return self._store.progress()
 
     def received(self) -> tuple[int, int] | None:
-        received = self._received
-        return None if received is None else (received.done, received.nbytes)
+        progress = self._progress
+        return None if progress is None else (progress.done, progress.nbytes)
 
     def disallow_checkpoint(self) -> None:
         self._store.disallow()
@@ -156,7 +156,7 @@ class HTTPTransport(CheckpointTransport[T]):
         """
         deadline = time.monotonic() + seconds(timeout)
         state = State(step, committed_in)
-        self._received = None
+        self._progress = None
         feed = Feed(Source.parse(metadata, self._token, deadline))
         try:
             feed.ask(state)
@@ -166,20 +166,20 @@ class HTTPTransport(CheckpointTransport[T]):
                 landing = Landing(layout, targets)
             except TransferError as e:
                 raise feed.source.error(str(e)) from None
-            arrival = Arrival(layout, landing, first_paths(layout, targets), digests=self._digest)
-            self._received = arrival.received
+            transfer = Transfer(layout, landing, first_paths(layout, targets), digests=self._digest)
+            self._progress = transfer.progress
             try:
-                self._receive(feed, [partial(self._source, locate, deadline) for locate in mirrors], state, arrival)
-                arrival.torn = arrival.torn or landing.copies_into_targets
+                self._receive(feed, [partial(self._source, locate, deadline) for locate in mirrors], state, transfer)
+                transfer.torn = transfer.torn or landing.copies_into_targets
                 return rebuild(layout, targets, landing.finish())
             except TransferError as e:
-                e.torn = arrival.torn
+                e.torn = transfer.torn
                 raise
             except Exception as e:
-                if isinstance(e, TokenError) and not arrival.torn:
+                if isinstance(e, TokenError) and not transfer.torn:
                     raise
                 error = feed.source.error(f"replica rank {src_rank} could not be received ({e!r}).")
-                error.torn = arrival.torn
+                error.torn = transfer.torn
                 raise error from e
         finally:
             feed.close()
@@ -187,9 +187,9 @@ class HTTPTransport(CheckpointTransport[T]):
     def _source(self, locate: Callable[[], str], deadline: float) -> Source:
         return Source.parse(locate(), self._token, deadline)
 
-    def _receive(self, feed: Feed, mirrors: Sequence[Callable[[], Source]], state: State, arrival: Arrival) -> None:
+    def _receive(self, feed: Feed, mirrors: Sequence[Callable[[], Source]], state: State, transfer: Transfer) -> None:
         """Receive all blocks from memory if the source shares it with this process, otherwise over the network."""
-        copy = MemoryCopy.find(feed, arrival) if self._shared else None
+        copy = MemoryCopy.find(feed, transfer) if self._shared else None
         if copy is not None:
             try:
                 copy.run(self._streams)
@@ -199,5 +199,5 @@ class HTTPTransport(CheckpointTransport[T]):
             finally:
                 copy.close()
         # Without digests it could not be checked that all sources send the same bytes.
-        pays = self._digest and arrival.nbytes >= STRIPED_BYTES
-        Fetch(feed, state, arrival, self._streams).run(mirrors if pays else ())
+        pays = self._digest and transfer.nbytes >= STRIPED_BYTES
+        Fetch(feed, state, transfer, self._streams).run(mirrors if pays else ())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.slurm.made import directives, how, request
+from tests.unit.launch.slurm.made import directives, request, spec
 from torchft_x.launch.slurm import script
 from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.script import REPLICA, render, submission
@@ -27,7 +27,7 @@ def run(text: str, folder: Path, srun: str, number: int, **variables: str) -> su
 
 def test_identical_groups_are_one_array_which_brings_the_lighthouse_along() -> None:
     found = request()
-    assert [(role.how.role, arrays(role)) for role in found.roles] == [("trainer", [[0, 1, 2]])]
+    assert [(role.spec.role, arrays(role)) for role in found.roles] == [("trainer", [[0, 1, 2]])]
     shown = str(found)
     assert subprocess.run(["bash", "-n"], input=shown, text=True, check=False).returncode == 0
     assert "--array=0-2" in directives(shown)
@@ -50,7 +50,7 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
     write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1], 'w'))"
     words = [*values.values(), REPLICA]
     command = (sys.executable, "-c", write, str(tmp_path / "out.json"), *words)
-    text = render(how(command=command, env=values, run_dir=str(tmp_path / "run"), nodes=2, folder=str(tmp_path)))
+    text = render(spec(command=command, env=values, run_dir=str(tmp_path / "run"), nodes=2, folder=str(tmp_path)))
     made = submission(text, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[3])
     done = run(made, tmp_path, 'while [ "$1" != bash ]; do shift; done\nSLURM_PROCID=1 exec "$@"', 3)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +86,7 @@ def test_a_lighthouse_runs_and_ends_with_its_group(
     python = tmp_path / "python"
     python.write_text(f'#!/bin/bash\n[ "$3" != slurm-end ] || echo "$5" >> {part_status}\n')
     python.chmod(0o755)
-    one = how(
+    one = spec(
         kind="trainer", run_dir=str(tmp_path / "run"), folder=str(tmp_path), python=str(python),
         lighthouse=(sys.executable, "-c", LIGHTHOUSE.format(seconds=seconds)), lighthouse_env={"NAME": "it's $x"},
     )  # fmt: skip
@@ -102,7 +102,7 @@ def test_a_lighthouse_runs_and_ends_with_its_group(
 def test_a_first_process_that_was_killed_is_started_again_in_place(tmp_path: Path) -> None:
     """Nobody else may be there to do it. Whoever was told to end (143) stays ended."""
     (tmp_path / "run/slurm/logs").mkdir(parents=True)
-    text = render(how(run_dir=str(tmp_path / "run"), folder=str(tmp_path)))
+    text = render(spec(run_dir=str(tmp_path / "run"), folder=str(tmp_path)))
     for codes, last in (("137 137 0", 0), ("143", 143), ("137 137 137 137", 137)):
         (tmp_path / "codes").write_text("\n".join(codes.split()) + "\n")
         pop = f"cd {tmp_path}; read code < codes; sed -i 1d codes; exit $code"
@@ -111,7 +111,7 @@ def test_a_first_process_that_was_killed_is_started_again_in_place(tmp_path: Pat
 
 
 def test_a_run_directory_that_the_node_does_not_see_is_said(tmp_path: Path) -> None:
-    text = render(how(run_dir=str(tmp_path / "elsewhere"), folder=str(tmp_path)))
+    text = render(spec(run_dir=str(tmp_path / "elsewhere"), folder=str(tmp_path)))
     done = run(text, tmp_path, "exit 1", 0)
     assert done.returncode == 2
     assert "must lie on a file system that all nodes share" in done.stderr

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchft_x.comm.slot_sum.sums import Grads, SlotSums
-from torchft_x.core.data.tree import nodes_of, total
+from torchft_x.core.data.reduction_tree import nodes_of, total
 
 PARAMETERS = 4
 

@@ -28,7 +28,7 @@ class Source:
         self.failures = SimpleNamespace(
             fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)), given_up=Counter()
         )
-        self.waits.wait(time.monotonic())
+        self.waits.start_wait(time.monotonic())
 
 
 def offered() -> Any:

@@ -72,7 +72,7 @@ class TestLimits:
 
 class TestJudge:
     @pytest.mark.parametrize(
-        ("sight", "word"),
+        ("observation", "word"),
         [
             (Observation(heard=95.1), ""),
             (Observation(heard=95.0), ""),  # at the limit itself it is still waited for
@@ -92,16 +92,19 @@ class TestJudge:
             (Observation(heard=80.0, watched=99.9, pause_until=95.0), ""),
             (Observation(heard=80.0, watched=99.9, pause_until=89.9), "though its supervisor"),
             (Observation(heard=80.0, watched=80.0, pause_until=200.0), "it and its supervisor are silent"),
-            (Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.6, "worker 1")), ""),
-            (Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.5, "worker 1")), "its worker 1 is stopped"),
+            (Observation(heard=100.0, watched=100.0, stopped=StoppedProcess(98.6, "worker 1")), ""),
             (
-                Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.5, "worker 0"), pause_until=200.0),
+                Observation(heard=100.0, watched=100.0, stopped=StoppedProcess(98.5, "worker 1")),
+                "its worker 1 is stopped",
+            ),
+            (
+                Observation(heard=100.0, watched=100.0, stopped=StoppedProcess(98.5, "worker 0"), pause_until=200.0),
                 "is stopped",
             ),
         ],
     )
-    def test_at_second_100(self, sight: Observation, word: str) -> None:
-        reason = judge(sight, L, 100.0)
+    def test_at_second_100(self, observation: Observation, word: str) -> None:
+        reason = judge(observation, L, 100.0)
         assert word in reason
         assert bool(reason) is bool(word)
 
@@ -111,11 +114,11 @@ class TestJudge:
         assert "lost after 10 s" in text
         # without a supervisor nobody says that it runs
         assert suspect(Observation(heard=85.0), SilenceLimits(alone=20.0), 100.0) == ""
-        halted = Observation(heard=100.0, halt=StoppedProcess(90.0, ""))
-        assert judge(halted, L, 100.0).startswith("it is stopped (")
+        stopped = Observation(heard=100.0, stopped=StoppedProcess(90.0, ""))
+        assert judge(stopped, L, 100.0).startswith("it is stopped (")
 
     @pytest.mark.parametrize(
-        "sight",
+        "observation",
         [
             Observation(heard=96.0, watched=99.9),
             Observation(heard=95.0, watched=99.9),
@@ -124,8 +127,8 @@ class TestJudge:
             Observation(heard=94.0, watched=99.9, pause_until=101.0),
         ],
     )
-    def test_nobody_else_is(self, sight: Observation) -> None:
-        assert suspect(sight, L, 100.0) == ""
+    def test_nobody_else_is(self, observation: Observation) -> None:
+        assert suspect(observation, L, 100.0) == ""
 
 
 class TestSupervisors:
@@ -190,22 +193,22 @@ class TestSupervisors:
 
     def test_any_node_may_tell_of_a_stop_and_the_longest_counts(self) -> None:
         g = SupervisorLiveness()
-        g.halt(1, "t0", StoppedProcess(3.0, "worker 2"))  # on a stream that nobody has
+        g.set_stopped(1, "t0", StoppedProcess(3.0, "worker 2"))  # on a stream that nobody has
         g.receive(1, 3.0)
         g.leave(SupervisorGone("0", stream=1), 8.0)
-        assert g.halt_of("t0", 0.0) is None
+        assert g.stopped_of("t0", 0.0) is None
         g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
         g.arrive(SupervisorHere("0", "host", 1, stream=2), 6.0)
-        g.halt(2, "t0", StoppedProcess(3.0, "worker 2"))
-        g.halt(1, "t0", StoppedProcess(2.0, "worker 0"))
-        assert g.halt_of("t0", 5.0) == StoppedProcess(2.0, "worker 0")
-        assert g.halt_of("t0", 5.1) == StoppedProcess(3.0, "worker 2")  # the first is silent since
-        assert g.halt_of("t0", 6.1) is None
-        g.halt(1, "t0", None)
-        assert g.halt_of("t0", 0.0) == StoppedProcess(3.0, "worker 2")
+        g.set_stopped(2, "t0", StoppedProcess(3.0, "worker 2"))
+        g.set_stopped(1, "t0", StoppedProcess(2.0, "worker 0"))
+        assert g.stopped_of("t0", 5.0) == StoppedProcess(2.0, "worker 0")
+        assert g.stopped_of("t0", 5.1) == StoppedProcess(3.0, "worker 2")  # the first is silent since
+        assert g.stopped_of("t0", 6.1) is None
+        g.set_stopped(1, "t0", None)
+        assert g.stopped_of("t0", 0.0) == StoppedProcess(3.0, "worker 2")
         g.leave(SupervisorGone("0", 1, stream=2), 8.0)
-        assert g.halt_of("t0", 0.0) is None
-        assert g.halted == set()
+        assert g.stopped_of("t0", 0.0) is None
+        assert g.stopped == set()
 
     def test_a_group_is_named_while_its_supervisor_is_here(self) -> None:
         g = SupervisorLiveness()

@@ -167,8 +167,8 @@ class TestTime:
             members.ensure(name, heard, unary=False)
         members.lose(members.get("c"), "silent")
         limits = SilenceLimits.all(5.0)
-        assert members.gone(5.0, limits) == []
-        assert [(r.replica_id, why) for r, why in members.gone(5.1, limits)] == [("a", "silent for 5 s")]
+        assert members.newly_lost(5.0, limits) == []
+        assert [(r.replica_id, why) for r, why in members.newly_lost(5.1, limits)] == [("a", "silent for 5 s")]
 
     def test_away_are_those_of_the_quorum_who_may_or_may_not_be_dead(self) -> None:
         members = MemberTable(0.0)
@@ -270,7 +270,7 @@ class TestRecordsByName:
             members.close(record)
         for record in (gone, other):
             members.lose(record, "it was silent")
-        assert members.lost(frozenset({"a:1", "b:1"})) == [gone]
+        assert members.lost_without_session(frozenset({"a:1", "b:1"})) == [gone]
 
     def test_a_member_of_before_runs_on_as_it_did(self) -> None:
         members = MemberTable(0.0)

@@ -12,13 +12,20 @@ from tests.unit.core.scene import member, quorum
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Wait
-from torchft_x.core.restart.recover import Adopt, Fresh, MemberReport, RestartRecovery, Start, start
+from torchft_x.core.restart.recover import (
+    Adopt,
+    MemberReport,
+    NothingToAdopt,
+    RecoveryInputs,
+    RestartRecovery,
+    decide_restart,
+)
 
 OLD = quorum(member("a"), member("b"), id=10)
 NEW = quorum(member("b"), member("c"), id=11)
 
 
-def fresh(now: float = 0.0, **fields: Any) -> Fresh:
+def inputs(now: float = 0.0, **fields: Any) -> RecoveryInputs:
     values = {
         "now": 100.0 + now,
         "started_at": 100.0,
@@ -28,7 +35,7 @@ def fresh(now: float = 0.0, **fields: Any) -> Fresh:
         "hello_grace": 1.0,
         "old_lease": 121.0,
     }
-    return Fresh(**{**values, **fields})
+    return RecoveryInputs(**{**values, **fields})
 
 
 def report(quorum_: Any, valid: bool = True) -> MemberReport:
@@ -38,56 +45,58 @@ def report(quorum_: Any, valid: bool = True) -> MemberReport:
 @pytest.mark.parametrize(
     ("now", "job", "decision"),
     [
-        (0.0, {}, Start()),  # a new job starts at once
+        (0.0, {}, NothingToAdopt()),  # a new job starts at once
         (0.9, {"new_job": False}, 101.0),  # of unknown age it listens for a moment
-        (1.0, {"new_job": False}, Start()),
+        (1.0, {"new_job": False}, NothingToAdopt()),
         (120.9, {"restarted": True}, 221.0),  # after a restart without reports it waits for the lease
-        (121.0, {"restarted": True}, Start()),
+        (121.0, {"restarted": True}, NothingToAdopt()),
         (120.9, {"restarted": True, "new_job": False}, 221.0),  # whatever the grace
-        (121.0, {"restarted": True, "new_job": False, "hello_grace": 500.0}, Start()),
+        (121.0, {"restarted": True, "new_job": False, "hello_grace": 500.0}, NothingToAdopt()),
     ],
 )
-def test_R8_when_a_lighthouse_without_reports_starts(now: float, job: Any, decision: Start | float) -> None:
-    found = start(fresh(now, **job))
+def test_R8_when_a_lighthouse_without_reports_starts(now: float, job: Any, decision: NothingToAdopt | float) -> None:
+    found = decide_restart(inputs(now, **job))
     assert found == decision or (isinstance(found, Wait) and found.until == decision)
     assert not isinstance(found, Wait) or found.lease is ("restarted" in job)
 
 
 def test_R8a_all_members_report_in_person_and_with_a_valid_lease() -> None:
-    assert start(fresh(reports={"a": report(OLD), "b": report(OLD)})) == Adopt(OLD)
-    assert isinstance(start(fresh(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
-    decision = start(fresh(reports={"a": report(OLD)}))
+    assert decide_restart(inputs(reports={"a": report(OLD), "b": report(OLD)})) == Adopt(OLD)
+    assert isinstance(decide_restart(inputs(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
+    decision = decide_restart(inputs(reports={"a": report(OLD)}))
     assert "takes over quorum 10: waiting until b report with a valid lease" in decision.reason
     mixed = quorum(member("a"), member("theirs", library=""), id=10)
-    assert start(fresh(reports={"a": report(mixed)})) == Adopt(mixed)  # a peer's client need not report
+    assert decide_restart(inputs(reports={"a": report(mixed)})) == Adopt(mixed)  # a peer's client need not report
 
 
 def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
-    decision = start(fresh(reports={"a": report(OLD), "b": report(NEW)}))
+    decision = decide_restart(inputs(reports={"a": report(OLD), "b": report(NEW)}))
     assert "quorum 11: waiting until c" in decision.reason
-    assert start(fresh(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)})) == Adopt(NEW)
+    assert decide_restart(inputs(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)})) == Adopt(NEW)
 
 
 def test_R8a_who_has_not_received_it_vouches_too() -> None:
     """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
-    assert start(fresh(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
-    assert start(fresh(reports={"b": report(NEW), "c": MemberReport(None, lease_valid=False)})) == Adopt(NEW)
-    assert isinstance(start(fresh(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
-    assert start(fresh(reports={"b": MemberReport(None, lease_valid=False)})) == Start()
+    assert decide_restart(inputs(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
+    assert decide_restart(inputs(reports={"b": report(NEW), "c": MemberReport(None, lease_valid=False)})) == Adopt(NEW)
+    assert isinstance(decide_restart(inputs(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
+    assert decide_restart(inputs(reports={"b": MemberReport(None, lease_valid=False)})) == NothingToAdopt()
 
 
 def test_R8a_what_it_has_received_last_must_not_go_on_elsewhere() -> None:
     """Of quorum 10, which b holds, a is not here: another lighthouse may have let a follow it, and b never heard of it."""
-    assert isinstance(start(fresh(reports={"b": report(OLD), "c": report(NEW)})), Wait)
+    assert isinstance(decide_restart(inputs(reports={"b": report(OLD), "c": report(NEW)})), Wait)
     before = quorum(member("z"), member("a"), id=9)
     told = {"a": report(before), "b": report(OLD), "c": report(NEW)}
-    assert isinstance(start(fresh(reports=told)), Wait)
-    assert start(fresh(reports={**told, "z": report(before)})) == Adopt(NEW, (OLD, before))
+    assert isinstance(decide_restart(inputs(reports=told)), Wait)
+    assert decide_restart(inputs(reports={**told, "z": report(before)})) == Adopt(NEW, (OLD, before))
 
 
 def test_R8b_after_a_whole_lease_the_newest_report_is_taken() -> None:
-    assert start(fresh(121.0, reports={"a": report(OLD, valid=False)})) == Adopt(OLD)
-    assert start(fresh(121.0, reports={"c": report(NEW), "b": report(OLD)})) == Adopt(NEW, ())  # older ones bind nobody
+    assert decide_restart(inputs(121.0, reports={"a": report(OLD, valid=False)})) == Adopt(OLD)
+    assert decide_restart(inputs(121.0, reports={"c": report(NEW), "b": report(OLD)})) == Adopt(
+        NEW, ()
+    )  # older ones bind nobody
 
 
 P3 = quorum(member("a"), member("b"), member("c"), id=12)

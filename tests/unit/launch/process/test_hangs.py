@@ -45,7 +45,7 @@ class Watch:
                 {7: self.used.turns[7] + self.turns},
             )
             said = [status(self.now - began, **self.more), *({**o, "step_seconds": self.now - began} for o in others)]
-            if self.hangs.is_over(said):
+            if self.hangs.limit_passed(said):
                 return self.now - began
             if self.hangs.wants_stacks(said, lambda: self.used, self.now) and self.hangs.is_hung([self.stack]):
                 return self.now - began

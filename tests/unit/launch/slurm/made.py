@@ -23,7 +23,7 @@ def directives(text: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
 
 
-def how(**changed: Any) -> RoleScript:
+def spec(**changed: Any) -> RoleScript:
     values: dict[str, Any] = {
         "role": "trainer", "kind": "sidecar", "command": ("prog",), "env": {}, "run_dir": "/r",
         "folder": "/home",

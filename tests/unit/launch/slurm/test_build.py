@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torchx.specs import AppDef, Role, resource
 
-from tests.unit.launch.slurm.made import SCRIPT, directives, how, request
+from tests.unit.launch.slurm.made import SCRIPT, directives, request, spec
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
@@ -33,7 +33,7 @@ def test_every_option_becomes_a_word_of_sbatch() -> None:
         "mail-type": "END", "exclusive": True, "sbatch_args": "--nice 100 --licenses=x",
     }  # fmt: skip
     found = request(**cfg, array_limit=2, comment="a # b", dependency="afterok:1")
-    (trainer,) = (role.how.options for role in found.roles)
+    (trainer,) = (role.spec.options for role in found.roles)
     said = set(trainer)
     assert {f"--{name}={value}" for name, value in cfg.items() if name not in ("exclusive", "sbatch_args")} <= said
     assert {"--exclusive", "--nice=100", "--licenses=x", "--dependency=afterok:1"} <= said
@@ -64,9 +64,9 @@ def test_a_limit_that_comes_before_a_part_gets_anywhere_is_refused(time: str, si
 @pytest.mark.parametrize("time", ["", "UNLIMITED", "5:00", "4:59"])
 def test_groups_are_told_before_the_limit(time: str) -> None:
     """At the limit srun is told as well, and kills them before they have saved."""
-    (trainer,) = (role.how.options for role in request(time=time).roles)
+    (trainer,) = (role.spec.options for role in request(time=time).roles)
     assert [word for word in trainer if word.startswith("--signal")] == ([] if time == "4:59" else ["--signal=TERM@30"])
-    own = request(time=time, sbatch_args="--signal=B:USR1@120").roles[0].how.options
+    own = request(time=time, sbatch_args="--signal=B:USR1@120").roles[0].spec.options
     assert [word for word in own if word.startswith("--signal")] == ["--signal=B:USR1@120"]
 
 
@@ -132,7 +132,7 @@ def test_a_program_that_is_not_ours() -> None:
 )
 def test_what_no_script_can_hold_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        render(how(**changed))
+        render(spec(**changed))
 
 
 def test_ranges() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.slurm.made import how
+from tests.unit.launch.slurm.made import spec
 from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
@@ -20,7 +20,7 @@ from torchft_x.net import Address
 
 
 def script(run_dir: Path, *options: str, kind: str = "trainer") -> str:
-    made = how(
+    made = spec(
         run_dir=str(run_dir),
         folder=str(run_dir),
         options=options,

@@ -50,7 +50,7 @@ def test_reader_and_writer_have_the_same_fields() -> None:
 
 def test_a_nested_value_needs_a_codec_of_its_own() -> None:
     with pytest.raises(KeyError, match=r"torchft_x\.AttemptId"):
-        Codec(pb.Kin, kind(replica_id=str, attempt_id=State, boot_id=str, runs_on=bool, early=bool))
+        Codec(pb.MemberEntry, kind(replica_id=str, attempt_id=State, boot_id=str, runs_on=bool, early=bool))
 
 
 def test_what_only_the_value_has_is_given() -> None:

@@ -42,7 +42,7 @@ from torchft_x.rpc.transport import grpc_options, limits
 
 log = logging.getLogger(__name__)
 
-MAX_LEDGER = 2 * grpc_options.MAX_CLIENT_MESSAGE
+MAX_JOURNAL = 2 * grpc_options.MAX_CLIENT_MESSAGE
 """Bytes that are read at most. A quorum fits in one message, and the other data about its members is smaller."""
 MAX_DONE = limits.MAX_MEMBERS * 16
 """Finished supervisors, of all groups and nodes."""
@@ -54,7 +54,7 @@ _MAGIC = b"TFXLEDG2"
 # At offset 8, written alone if nothing else is new: the grant, the time after which no lease was sent, the newest step.
 _GRANTED = struct.Struct("<qdq")
 _REST = struct.Struct("<QQI")  # at offset 32: offset, length and checksum of the valid place
-_OPEN = bytes([7 << 3 | 2])  # protobuf tag of the field `open` of `pb.Ledger`
+_OPEN = bytes([7 << 3 | 2])  # protobuf tag of the field `open` of `pb.Journal`
 _HEADER = 64  # bytes; within one page, so that it is written as a whole
 
 
@@ -77,14 +77,14 @@ class Fence(Protocol):
 
 
 class Journal:
-    """Writer and reader of a journal file. Not thread-safe. Made by `open_journal`, here or in `lease_journal`."""
+    """Writer and reader of a journal file. Not thread-safe. Made by `open_local_journal` or `open_epoch_journal`."""
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes, fence: Fence | None = None) -> None:
         self.path = path
         self._fence = fence  # the lease of one of several lighthouses; None: there is only this one
         self._fd = fd  # locked; closed by close()
         self._boot_id = boot_id  # this host's present boot
-        self._head = pb.Ledger(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
+        self._head = pb.Journal(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
         self._entries: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # members as kept last, and their bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
         self._open: dict[int, bytes] = {}  # bytes of the open quorums, by id
@@ -113,15 +113,15 @@ class Journal:
         if entry.members is not self._entries[0]:
             self._entries = (
                 entry.members,
-                pb.Ledger(kin=map(messages.MEMBER_ENTRY.encode, entry.members)).SerializeToString(),
+                pb.Journal(members=map(messages.MEMBER_ENTRY.encode, entry.members)).SerializeToString(),
             )
         if entry.absent != self._absent[0]:
             absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in entry.absent]
-            self._absent = (entry.absent, pb.Ledger(absent=absent).SerializeToString())
+            self._absent = (entry.absent, pb.Journal(absent=absent).SerializeToString())
         if entry.left is not self._left[0]:
-            self._left = (entry.left, pb.Ledger(left=map(messages.LEFT.encode, entry.left)).SerializeToString())
+            self._left = (entry.left, pb.Journal(left=map(messages.LEFT.encode, entry.left)).SerializeToString())
         if entry.job is not self._job[0]:
-            self._job = (entry.job, pb.Ledger(job=entry.job).SerializeToString())
+            self._job = (entry.job, pb.Journal(job=entry.job).SerializeToString())
         self._open = {q.id: self._as_open(q) for q in entry.open}
         self._quorum = (entry.quorum.id, quorum_bytes)
         self._granted = granted
@@ -130,11 +130,11 @@ class Journal:
     def _as_open(self, quorum: Quorum) -> bytes:
         if quorum.id == self._quorum[0]:  # only the field number differs
             return _OPEN + self._quorum[1][len(_OPEN) :]
-        return self._open.get(quorum.id) or pb.Ledger(open=[messages.QUORUM.encode(quorum)]).SerializeToString()
+        return self._open.get(quorum.id) or pb.Journal(open=[messages.QUORUM.encode(quorum)]).SerializeToString()
 
     def keep_done(self, done: pb.Done) -> None:
         """Write that a supervisor has finished and need not report again. Raises no error of the file system."""
-        self._done.append(pb.Ledger(done=[done]).SerializeToString())
+        self._done.append(pb.Journal(done=[done]).SerializeToString())
         self._write()
 
     def end(self) -> None:
@@ -241,24 +241,24 @@ class Journal:
             raise RefusedError("it is not a lighthouse's; name another file with --state_file.")
         granted, leased, reached = _GRANTED.unpack_from(header, len(_MAGIC))
         at, length, checksum = _REST.unpack_from(header, len(_MAGIC) + _GRANTED.size)
-        if length > MAX_LEDGER or at > os.fstat(self._fd).st_size:
-            raise RefusedError(f"it says that it holds {length} bytes, at most {MAX_LEDGER} are read.")
+        if length > MAX_JOURNAL or at > os.fstat(self._fd).st_size:
+            raise RefusedError(f"it says that it holds {length} bytes, at most {MAX_JOURNAL} are read.")
         data = os.pread(self._fd, length, at)
         if len(data) != length or zlib.crc32(data) != checksum:
             raise RefusedError("it is damaged.")
-        journal = parse(pb.Ledger, data, "journal")
+        journal = parse(pb.Journal, data, "journal")
         self._check_origin(journal)
         same_clock = self._same_boot(journal) and journal.clock == _clock()
         found = from_proto(journal, granted, leased if same_clock else math.nan, reached)
         self._place = (at, length)
-        self._done = [pb.Ledger(done=[d]).SerializeToString() for d in found.done]
+        self._done = [pb.Journal(done=[d]).SerializeToString() for d in found.done]
         return found
 
-    def _same_boot(self, journal: pb.Ledger) -> bool:
+    def _same_boot(self, journal: pb.Journal) -> bool:
         return bool(self._boot_id) and journal.boot_id == self._boot_id
 
-    def _check_origin(self, journal: pb.Ledger) -> None:
-        ours = pb.Ledger.FromString(self._head)
+    def _check_origin(self, journal: pb.Journal) -> None:
+        ours = pb.Journal.FromString(self._head)
         if journal.wire != ours.wire:
             raise RefusedError(
                 f"another version of torchft_x has written it (wire {journal.wire}, this is {ours.wire})."
@@ -269,18 +269,18 @@ class Journal:
             raise RefusedError("another job has written it, or one with another token.")
 
 
-def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> JournalContents:
+def from_proto(p: pb.Journal, granted: int, leased: float = math.nan, reached: int = 0) -> JournalContents:
     """Decode a journal. Raises `RefusedError` for a value that exceeds the limits of the wire.
 
     `leased` is the time after which no lease was sent; nan: unknown, and no time in the journal is valid."""
     most = limits.MAX_MEMBERS * (1 + limits.MAX_FOLLOWED)  # members of the newest quorum and of all open ones
     if (
-        max(len(p.kin), len(p.absent), len(p.left), len(p.job)) > most
+        max(len(p.members), len(p.absent), len(p.left), len(p.job)) > most
         or len(p.done) > MAX_DONE
         or len(p.open) > limits.MAX_FOLLOWED
     ):
         raise RefusedError(
-            f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
+            f"it names {len(p.members)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )
     entry = None
     if p.HasField("quorum"):
@@ -289,9 +289,9 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         older = tuple(messages.QUORUM.decode(q) for q in p.open)
         newest, granted = messages.QUORUM.decode(p.quorum), limits.check_whole(granted, "granted_through")
         newest_step = limits.check_whole(reached, "reached")
-        kin, left = tuple(map(messages.MEMBER_ENTRY.decode, p.kin)), tuple(map(messages.LEFT.decode, p.left))
+        members, left = tuple(map(messages.MEMBER_ENTRY.decode, p.members)), tuple(map(messages.LEFT.decode, p.left))
         job = tuple(limits.check_text(group, "group") for group in p.job)
-        entry = JournalEntry(newest, granted, kin, older, absent, leased if known else None, newest_step, left, job)
+        entry = JournalEntry(newest, granted, members, older, absent, leased if known else None, newest_step, left, job)
     return JournalContents(entry, tuple(p.done))
 
 
@@ -314,7 +314,7 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
     return hashlib.sha256(f"torchft_x ledger\n{job or ''}\n{token or ''}".encode()).digest()[:16]
 
 
-def open_journal(path: str, *, boot_id: str, run: bytes) -> Journal | None:
+def open_local_journal(path: str, *, boot_id: str, run: bytes) -> Journal | None:
     """Open the journal file, and create it if it is absent. Raises `ConfigError` if another lighthouse uses it.
 
     If it can't be used, log a sentence and return None."""

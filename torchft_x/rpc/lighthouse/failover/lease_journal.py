@@ -13,14 +13,16 @@ from pathlib import Path
 
 from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.failover.journal import MAX_LEDGER, Fence, Journal
+from torchft_x.rpc.lighthouse.failover.journal import MAX_JOURNAL, Fence, Journal
 
 _NAME = "journal."  # prefix of a file's name; the epoch follows
-_MOST = 3 * MAX_LEDGER  # bytes of a file: two places and a header
+_MOST = 3 * MAX_JOURNAL  # bytes of a file: two places and a header
 _BEGIN = 64  # bytes at the start of a file; all are zero if it was never written
 
 
-def open_journal(folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str, run: bytes) -> tuple[Journal, bool]:
+def open_epoch_journal(
+    folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str, run: bytes
+) -> tuple[Journal, bool]:
     """Open the journal of this epoch. Call it while the lease is held. Raises `ConfigError`.
 
     The second value is whether no lighthouse has written yet, so that no quorum was issued."""

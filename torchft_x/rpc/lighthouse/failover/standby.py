@@ -23,7 +23,7 @@ from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_journal
+from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
@@ -81,7 +81,7 @@ def hold_lease(
     lease.start()
     register.leave_note(entry, who.address)
     try:
-        journal, first = open_journal(folder, entry, lease, boot_id=who.boot_id, run=who.run)
+        journal, first = open_epoch_journal(folder, entry, lease, boot_id=who.boot_id, run=who.run)
     except ConfigError as e:
         lease.end()
         if entry.epoch == 1:

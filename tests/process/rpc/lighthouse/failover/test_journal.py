@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.rpc.lighthouse.failover.journals import RUN, opened, read
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.failover.journal import open_journal
+from torchft_x.rpc.lighthouse.failover.journal import open_local_journal
 
 ROOT = Path(__file__).parents[5]
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[5]
 def test_one_lighthouse_at_a_time(tmp_path: Path) -> None:
     first = opened(tmp_path)
     with pytest.raises(ConfigError, match=r"Another lighthouse runs and uses .*state: .*--run_dir"):
-        open_journal(str(tmp_path / "state"), boot_id="boot", run=RUN)
+        open_local_journal(str(tmp_path / "state"), boot_id="boot", run=RUN)
     first.close()
     opened(tmp_path).close()
 
@@ -35,7 +35,7 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         members = made(1, members=20).members
         for i in range(2, 10**9):
             value = Quorum(i, i, i, members[: 1 + i % 20], lease=120.0)
-            journal.keep(JournalEntry(value, i, KIN), messages.quorum_bytes(value))
+            journal.keep(JournalEntry(value, i, MEMBERS), messages.quorum_bytes(value))
             if i % 50 == 0:
                 print(i, flush=True)
     """)

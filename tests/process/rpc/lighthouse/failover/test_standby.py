@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.lighthouse.failover.journals import KIN, RUN, keep, made
+from tests.unit.rpc.lighthouse.failover.journals import MEMBERS, RUN, keep, made
 from tests.unit.rpc.support import Asking, Supervisor, close, group, members
 from tests.util import free_port, scaled, wait_for
 from torchft_x.core.journal import JournalEntry
@@ -23,7 +23,7 @@ from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import LeaseLostError
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_journal
+from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.status_query import lighthouse_overview, lighthouse_status
@@ -49,7 +49,7 @@ class Fence:
 
 def opened(folder: Path, epoch: int, *, boot: str = "boot") -> tuple[Journal, bool, Fence]:
     fence = Fence()
-    journal, first = open_journal(folder, LeaseEntry(epoch, 0, f"{epoch:x}"), fence, boot_id=boot, run=RUN)
+    journal, first = open_epoch_journal(folder, LeaseEntry(epoch, 0, f"{epoch:x}"), fence, boot_id=boot, run=RUN)
     return journal, first, fence
 
 
@@ -69,8 +69,8 @@ def test_a_holder_begins_with_what_the_one_before_it_has_written_on_another_host
 def test_of_another_host_no_time_is_believed(tmp_path: Path) -> None:
     journal, _, _ = opened(tmp_path, 1)
     value = made(8)
-    journal.keep(JournalEntry(value, 4, KIN, leased=7.0), b"")
-    journal.keep(JournalEntry(value, 4, KIN, leased=8.0), b"")  # the grant alone
+    journal.keep(JournalEntry(value, 4, MEMBERS, leased=7.0), b"")
+    journal.keep(JournalEntry(value, 4, MEMBERS, leased=8.0), b"")  # the grant alone
     found = opened(tmp_path, 2, boot="of another host")[0].read().entry
     assert found is None or found.leased is None
 

@@ -8,10 +8,10 @@ from tests.unit.core.scene import member, quorum
 from torchft_x.core.journal import JournalEntry, MemberEntry
 from torchft_x.core.types import AttemptId, Quorum, State
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents, fingerprint, open_journal
+from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents, fingerprint, open_local_journal
 
 RUN = fingerprint("secret", "job")
-KIN = (
+MEMBERS = (
     MemberEntry("a:1", AttemptId(2, 5.0, "token-a"), "boot"),
     MemberEntry("b:1", AttemptId(0, 1.0, "token-b"), "boot"),
 )
@@ -23,12 +23,12 @@ def made(id: int = 7, members: int = 2, **fields: object) -> Quorum:
 
 
 def opened(folder: Path, *, boot: str = "boot", run: bytes = RUN) -> Journal:
-    journal = open_journal(str(folder / "state"), boot_id=boot, run=run)
+    journal = open_local_journal(str(folder / "state"), boot_id=boot, run=run)
     assert journal is not None
     return journal
 
 
-def keep(journal: Journal, value: Quorum, granted: int = 4, members: tuple[MemberEntry, ...] = KIN) -> JournalEntry:
+def keep(journal: Journal, value: Quorum, granted: int = 4, members: tuple[MemberEntry, ...] = MEMBERS) -> JournalEntry:
     entry = JournalEntry(value, granted, members)
     journal.keep(entry, messages.quorum_bytes(value))
     return entry

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rpc.lighthouse.failover.journals import KIN, RUN, keep, made, opened, read
+from tests.unit.rpc.lighthouse.failover.journals import MEMBERS, RUN, keep, made, opened, read
 from torchft_x.core.journal import Absent, Departure, JournalEntry
 from torchft_x.core.types import AttemptId, State
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.failover.journal import JournalContents, fingerprint, open_journal
+from torchft_x.rpc.lighthouse.failover.journal import JournalContents, fingerprint, open_local_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 
@@ -23,7 +23,7 @@ def kept(folder: Path, *entries: JournalEntry) -> JournalEntry:
     """Write these, one after the other, and close the file; the last one."""
     journal = opened(folder)
     journal.read()
-    for entry in entries or (JournalEntry(made(7), 4, KIN),):
+    for entry in entries or (JournalEntry(made(7), 4, MEMBERS),):
         journal.keep(entry, messages.quorum_bytes(entry.quorum))
     journal.close()
     return entry
@@ -43,9 +43,9 @@ def test_a_grant_that_grows_is_kept_alone_with_the_end_of_leases_and_the_newest_
     journal = opened(tmp_path)
     value = made(8)
     data = messages.quorum_bytes(value)
-    journal.keep(JournalEntry(value, 4, KIN, leased=100.5, reached=3), data)
+    journal.keep(JournalEntry(value, 4, MEMBERS, leased=100.5, reached=3), data)
     before = (tmp_path / "state").read_bytes()
-    journal.keep(last := JournalEntry(value, 4000, KIN, leased=102.25, reached=6), data)
+    journal.keep(last := JournalEntry(value, 4000, MEMBERS, leased=102.25, reached=6), data)
     after = (tmp_path / "state").read_bytes()
     assert sum(x != y for x, y in zip(before, after, strict=True)) <= 3 * 8
     journal.close()
@@ -54,8 +54,8 @@ def test_a_grant_that_grows_is_kept_alone_with_the_end_of_leases_and_the_newest_
 
 def test_who_is_in_the_job_and_who_has_left_it_is_kept(tmp_path: Path) -> None:
     value, left = made(8), (Departure("a:1", AttemptId(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
-    last = JournalEntry(value, 4, KIN, leased=100.5, left=left, job=("a", "b"))
-    kept(tmp_path, JournalEntry(value, 4, KIN), last)
+    last = JournalEntry(value, 4, MEMBERS, leased=100.5, left=left, job=("a", "b"))
+    kept(tmp_path, JournalEntry(value, 4, MEMBERS), last)
     assert read(tmp_path).entry == last
 
 
@@ -64,15 +64,15 @@ def test_open_quorums_and_who_is_absent_are_kept_without_a_new_quorum(tmp_path: 
     absent = (Absent("a:1", 33.25, "its process ended with exit code -9"), Absent("b:1"))
     for open_ in ((made(6), made(7)), (made(7),), ()):
         for gone in ((), absent[:1], absent):
-            last = kept(tmp_path, JournalEntry(value, 4, KIN), JournalEntry(value, 4, KIN, open_, gone, 50.0))
+            last = kept(tmp_path, JournalEntry(value, 4, MEMBERS), JournalEntry(value, 4, MEMBERS, open_, gone, 50.0))
             assert read(tmp_path).entry == last
 
 
 def test_times_of_another_clock_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     value = made(8)
-    kept(tmp_path, JournalEntry(value, 4, KIN, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0))
+    kept(tmp_path, JournalEntry(value, 4, MEMBERS, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0))
     monkeypatch.setattr("torchft_x.rpc.lighthouse.failover.journal._clock", lambda: "time:[1]")
-    assert read(tmp_path).entry == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
+    assert read(tmp_path).entry == JournalEntry(value, 4, MEMBERS, absent=(Absent("a:1", None, "it has left"),))
 
 
 def test_the_file_does_not_grow_with_the_number_of_quorums(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_another_version_of_the_wire_is_ignored(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("path", ["/nowhere/state", "/dev/null", "/"])
 def test_a_place_that_can_not_be_written_is_a_sentence_only(path: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert open_journal(path, boot_id="boot", run=RUN) is None
+        assert open_local_journal(path, boot_id="boot", run=RUN) is None
     assert "--state_file" in caplog.text
 
 

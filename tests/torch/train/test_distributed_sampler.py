@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.train.data import DistributedSampler
+from torchft_x.train.distributed_sampler import DistributedSampler
 
 
 def test_every_sample_goes_to_exactly_one_rank() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from torchft_x.core.data.deal import Claim, deal
 from torchft_x.core.data.options import DataOptions, Policy
-from torchft_x.core.data.tree import Node, is_pair, nodes_of, total
+from torchft_x.core.data.reduction_tree import Node, is_pair, nodes_of, total
 
 
 def term(node: Node, slots: int) -> str:
