@@ -74,7 +74,11 @@ _BROKEN_PIPE = 128 + 13
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. Return 0: done, 1: failed, 2: usage error (one sentence on stderr), 141: broken pipe."""
+    """Run a command and return its exit code.
+
+    Mostly 0 is done, 1 failed, and 2 a usage error or another `TorchftXError` (`exit_code`), with one sentence on stderr. A
+    supervisor also returns codes of its script. 141: the reader of the output has gone.
+    """
     try:
         try:
             if argv is None:  # not in a caller's process

@@ -1,4 +1,4 @@
-"""All exceptions that torchft_x raises on purpose.
+"""Exceptions of torchft_x that users see. A package may define further kinds of them beside the code that raises these.
 
 ::
 
@@ -27,7 +27,8 @@ class TorchftXError(Exception):
     """Base class of all exceptions of torchft_x."""
 
     exit_code = 2
-    """Exit code of a command of torchft_x that ends with the error."""
+    """Exit code of a command of torchft_x that ends with the error. Nobody repeats a command, so 2 also stands for an error
+    that may go away. A script has the codes of `train.setup.excepthook`, of which 1 lets the supervisor restart it."""
 
 
 class ConfigError(TorchftXError, ValueError):

@@ -69,8 +69,8 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     slow_connect + answers        <  connect                       a broken link is reported by the same attempt
 
 User options are not scaled: `timeout`, `quorum_timeout`, `connect_timeout` and all other times with a flag or a variable.
-`lateness` is limited to a Manager's `timeout`, `new_lineage` and `takeover` to a lighthouse's `join_timeout`. An explicit
-heartbeat timeout replaces the four silences.
+A Manager's `timeout` limits a wait of `lateness`, and its `straggler_timeout` replaces it. A lighthouse's `join_timeout`
+limits `new_lineage` and `takeover`, and its explicit heartbeat timeout replaces the four silences.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Quorum:
 
     @property
     def carriers(self) -> tuple[Member, ...]:
-        """Members at the top: they are healing sources, and their gradients count."""
+        """Members at the top, from which the others heal. Gradients count of participants only (`heal.participation`)."""
         return self.settled.carriers
 
 

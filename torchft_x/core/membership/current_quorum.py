@@ -1,4 +1,4 @@
-"""State of the lighthouse, except for the members' liveness: the present quorum, the asks for the next one, and the ids."""
+"""The lighthouse's present quorum, the older ones that are still open, and the members that ask for the next one."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Without `exit_code`, only errors that the script can't have caused itself get their sentence: a refusal by the other
 groups or the lighthouse, and a result that can't be written.
+
+Code 1 lets the supervisor restart the script. Nobody restarts a command, so its errors have `TorchftXError.exit_code`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Journal file in which a lighthouse writes the state for the next one on this host, before it sends it (R8c).
+"""Journal file in which a lighthouse writes the state for the next one, before it sends it (R8c).
 
-The page cache outlives the process, but not the host. So nothing is flushed, and a file from another boot is ignored.
+Without a lease, the next one runs on this host. The page cache outlives the process, but not the host. So nothing is flushed, and a file from another boot is ignored.
 The file holds two places that are written alternately, and a header that names the valid one. A write that SIGKILL cuts
 short leaves the old one valid. (Replacing a file by rename would be as safe, but makes ext4 write to the disk each
 time, and a network file system wait for its server.)
