@@ -8,6 +8,7 @@ the members. `votes` has connections of its own.
 * `single_member`: collectives of a group with one member.
 * `handles`: torchft's newer way to name the members. `rank_info`: a member's rank in a group.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
+* `dense`: refuses tensors with holes. `reach`: finds the members whose hosts don't answer.
 * `finalizers`: closes objects that their owner has dropped, on a thread of its own and never inside the garbage
   collector.
 """

@@ -1,14 +1,16 @@
 """Protocol: the decisions of a lighthouse, a replica group and a rank.
 
 This package has pure functions and small state machines: values in, values out. It has no clock, socket, thread, tensor or
-log and imports only the standard library, so every schedule of events can be replayed in a test.
+log, and imports only the standard library, `torchft_x.errors` and `torchft_x.timing`. So every schedule of events can be
+replayed in a test.
 
 The packages are listed bottom up. Each imports only from those before it in the list (the table in pyproject.toml,
 [tool.importlinter])::
 
     (files here)  shared by all sides: types, heal (sources of heals), in_doubt (resolves undecided steps),
                   cross_group_vote, fingerprint (facts that must be equal in all groups), journal, presence (state of a
-                  supervisor's stream), decisions (reasons of a machine's decisions)
+                  supervisor's stream), decision_log (reasons of a machine's decisions), memory_slot (head of a copy
+                  in memory), formats (names of the wire formats for values)
     messages      events and effects of each machine
     data          deals samples out to groups, each once per epoch
     commit        decides whether a step is committed

@@ -2,5 +2,8 @@
 
 `job` renders a job as a TorchX app, and `schedulers` adjusts the scheduler's request. In the container, a supervisor
 (`supervisor`) starts one attempt of its group after the other (`workers`, `process`), and `postmortem` collects
-evidence of deaths and hangs. `cli` has the command lines of a job's processes.
+evidence of deaths and hangs.
+
+* `cli`: the command lines of a job's processes. `run_commands`: those about existing runs.
+* `job_commands`: ``torchft_x cancel`` and ``scale``, for the job's scheduler. `clean`: removes old run directories.
 """

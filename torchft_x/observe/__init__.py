@@ -7,7 +7,7 @@
 * `worker_status`: a worker's status as bytes that its supervisor reads from shared memory.
 * `dumps`: explains the files collected at a death or a hang, with `stacks` (a process's position in its code) and
   `collectives` (which worker waits for which, from PyTorch's Flight Recorder).
-* `processes`: finds the processes of a run on this host.
+* `processes`: finds the processes of a run on this host. `run_dirs`: finds run directories.
 """
 
 from torchft_x.observe.console import Story

@@ -6,6 +6,7 @@ Over HTTP: flatten -> layout -> snapshot (frozen bytes) -> http.server ... http.
   transports that were written for torchft's interface.
 * `snapshot`: frozen copies of a state, and their readers. `shared_memory`: memory that another process of this host
   can read directly. `memory_slots`: copies in memory that outlives the process.
+* `packed`: a small state dict as one piece of bytes.
 """
 
 from torchft_x.transfer.format.flatten import check_sendable

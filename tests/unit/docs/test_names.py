@@ -148,6 +148,9 @@ def test_a_package_names_its_own_files(package: str) -> None:
     for entry in re.findall(r"^\* .*(?:\n  .*)*", text, flags=re.MULTILINE):
         for name in re.findall(r"`([a-z_]\w*)`(?=[:,])", entry):
             assert (folder / f"{name}.py").exists(), f"{package} names {name}, which is no file of it"
+    files = [file.stem for file in folder.glob("*.py") if file.stem != "__init__" and not file.stem.endswith("_pb2")]
+    missing = [name for name in files if not re.search(rf"\b{name}\b", text)]
+    assert not missing, f"{package} does not list {missing}"
 
 
 _DOTTED = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(\))?`")

@@ -1,5 +1,9 @@
 """Decide which samples each group trains on in a step, so that each sample is committed exactly once per epoch (I10).
 
-`permutation` orders the samples of an epoch, `state` has the part of an epoch that is not committed yet, and `deal` shares
-a step's slots out among the groups. All are pure functions of values that every group holds, so no message is needed.
+All are pure functions of values that every group holds, so no message is needed.
+
+* `permutation`: the order of an epoch's samples. `state`: the part of an epoch that is not committed yet.
+  `stream_state`: the same for logical streams. `position`: either of the two. `ranges`: arithmetic of ranges.
+* `deal`: shares a step's slots out among the groups. `lanes`: the same for groups that train apart.
+* `options`: the options of the data, equal in all groups. `reduction_tree`: the fixed order of a step's sums.
 """

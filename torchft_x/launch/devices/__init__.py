@@ -1,1 +1,1 @@
-"""Finds this machine's accelerators, and assigns them to replica groups."""
+"""Finds this machine's accelerators (`accelerators`), and assigns them to replica groups (`assignment`)."""

@@ -1,6 +1,7 @@
 """Adjusts each stock scheduler's request so that a group's failure stays limited to the group. One module per scheduler.
 
 * `role`: the TorchX role of our apps, which calls `adjust` once the scheduler is known. `facts`: what `adjust` reads.
+* `local`, `docker`, `slurm`, `kubernetes`: the requests of these schedulers.
 * `containers`: what docker and kubernetes have in common.
 * `excepthook`: ends ``torchx run`` with one sentence instead of TorchX's traceback.
 """

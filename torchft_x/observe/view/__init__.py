@@ -3,6 +3,6 @@
 * `overview`: the object that `/status.json`, the page and `torchft_x status` show; its fields are in docs/operate.md.
 * `activity`: the present activity of a group, as one word and a clause.
 * `history`: the newest quorums, losses and refusals, each with its reason, and counts of all of them.
-* `attempts`: reports of supervisors about their groups.
+* `facts`: what a group reports about itself for people. `attempts`: reports of supervisors about their groups.
 * `step_rate`: steps per second of the job. `durations`: a histogram of durations.
 """
