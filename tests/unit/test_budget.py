@@ -44,15 +44,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1600, 10),
-    "comm": (7400, 61),
-    "compat": (1200, 2),
-    "core": (10100, 46),
-    "launch": (17900, 140),
+    "": (1550, 7),
+    "comm": (7370, 61),
+    "compat": (1170, 1),
+    "core": (10090, 45),
+    "launch": (17200, 136),
     "observe": (5000, 39),
-    "rpc": (7450, 60),
+    "rpc": (7350, 60),
     "train": (11080, 51),
-    "transfer": (5900, 46),
+    "transfer": (5870, 45),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 86
