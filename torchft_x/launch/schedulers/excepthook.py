@@ -93,7 +93,7 @@ def explain(error: BaseException, asked: SchedulerArguments) -> LastWord | None:
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         return LastWord(f"stopped by {name}; a job on this machine has ended with it.", 128 + number)
     chain = list(_chain(error))
-    packages = {type(e).__module__.partition(".")[0] for e in chain}
+    packages = {name.partition(".")[0] for e in chain for name in _modules(e.__traceback__)}
     if any(type(e).__module__.startswith("docker.") for e in chain):
         return LastWord(_docker(error, asked), _MISTAKE)
     if isinstance(error, FileNotFoundError) and error.filename in ("sbatch", "squeue", "sacct"):
@@ -104,7 +104,7 @@ def explain(error: BaseException, asked: SchedulerArguments) -> LastWord | None:
         )
     if isinstance(error, subprocess.CalledProcessError) and error.cmd and error.cmd[0] == "sbatch":
         return LastWord(f"Slurm took no job: sbatch ended with {error.returncode}, its own words are above.", 1)
-    if packages & {"kubernetes", "urllib3"}:
+    if "kubernetes" in packages:
         return LastWord(_kubernetes(error), _MISTAKE)
     return None
 
@@ -137,6 +137,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _modules(traceback: TracebackType | None) -> Iterator[str]:
+    while traceback is not None:
+        yield str(traceback.tb_frame.f_globals.get("__name__", ""))
+        traceback = traceback.tb_next
 
 
 def in_command(name: str) -> bool:

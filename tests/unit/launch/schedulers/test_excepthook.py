@@ -53,3 +53,14 @@ def test_signals_and_slurm() -> None:
     assert (ended.code, ended.sentence.split(";")[0]) == (130, "stopped by Ctrl-C")
     refused = explain(subprocess.CalledProcessError(1, ["sbatch", "--parsable"]), SchedulerArguments("slurm", ()))
     assert refused.sentence.startswith("Slurm took no job: sbatch ended with 1")
+
+
+def test_any_error_of_the_kubernetes_client_has_a_sentence() -> None:
+    """A kubeconfig that is no YAML ends in an error of YAML, one that is a folder in an error of Python."""
+    space: dict = {"__name__": "kubernetes.config.kube_config"}
+    exec("def load(): raise ValueError('while parsing a flow sequence')", space)
+    with pytest.raises(ValueError, match="flow") as failed:
+        space["load"]()
+    ended = explain(failed.value, SchedulerArguments("kubernetes", ()))
+    assert ended is not None
+    assert ended.code == 2
