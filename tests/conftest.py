@@ -31,6 +31,21 @@ os.environ.setdefault(env.WARM, "0")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_PID = os.getpid()
+
+
+def _end_like_ctrl_c(number: int, _: object) -> None:
+    """Run the fixtures' ends, so that no job of a test outlives the tests."""
+    if os.getpid() != _PID:  # a forked child of a test
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    raise KeyboardInterrupt
+
+
+for _number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_DFL:
+        signal.signal(_number, _end_like_ctrl_c)
+
 # Each run uses the same examples, as random search is the simulator's task. A slow example only shows a busy machine.
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
