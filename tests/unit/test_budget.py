@@ -45,7 +45,7 @@ def test_packages_are_small() -> None:
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (1550, 7),
-    "comm": (7370, 61),
+    "comm": (7300, 61),
     "compat": (1170, 1),
     "core": (10090, 45),
     "launch": (17200, 136),

@@ -17,10 +17,9 @@ from torchft_x.comm.store import table, wire
 from torchft_x.comm.store.client import Connection, MeetingStore
 from torchft_x.comm.store.create import (
     KeyedAddress,
-    KeyedClient,
+    StoreClient,
     _here,
-    client_of,
-    read_now,
+    host_store,
     serve_store,
     split_store_address,
 )
@@ -46,13 +45,12 @@ def served() -> Iterator[tuple[StoreServer, KeyedAddress]]:
 
 def connected(address: KeyedAddress, seconds: float = 10.0, *, inside: bool = False) -> dist.Store:
     """By a connection, as from another process, or `inside` of the process that serves it."""
-    client = client_of(address)
-    assert isinstance(client, KeyedClient)
+    client = StoreClient(address)
     if not inside:
         client._connection = Connection(
             Address(address.host, address.port), bytes.fromhex(address.key), scaled(seconds)
         )
-        client._meeting = MeetingStore(client._connection)
+        client._store = MeetingStore(client._connection)
         client._socket = client._connection._sock
     store = client.open(scaled(seconds))
     store.client = client  # type: ignore[attr-defined]  # for tests that shut it
@@ -78,17 +76,22 @@ def hung_up(sock: socket.socket) -> bool:
 def test_an_address_holds_the_key_and_shows_it_to_nobody(served: tuple[StoreServer, KeyedAddress]) -> None:
     _, address = served
     assert split_store_address(f"{address.text}/a/b") == (address, "a/b")
-    assert address.key not in f"{address!r} {address.target} {client_of(address)!r}"
+    assert address.key not in f"{address!r} {address.target} {StoreClient(address)!r}"
     for wrong in ("keyed://h:1/p", "keyed://@h:1", "keyed://xyz@h:1", "keyed://ab@h", "keyed://ab@h:0"):
         with pytest.raises(AddressError) as e:
             split_store_address(wrong)
         assert "xyz" not in str(e.value)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_it_is_a_store_to_torch(served: tuple[StoreServer, KeyedAddress], inside: bool) -> None:
-    _, address = served
-    store = connected(address, inside=inside)
+@pytest.mark.parametrize("kind", ["by a connection", "inside", "torch's"])
+def test_it_is_a_store_to_torch(served: tuple[StoreServer, KeyedAddress], kind: str) -> None:
+    if kind == "torch's":
+        kept, where = host_store(HOST)
+        assert kept.port == where.port
+        store: dist.Store = StoreClient(where).open(scaled(10.0))
+    else:
+        store = connected(served[1], inside=kind == "inside")
+    keys = store.num_keys()  # torch's store has one of its own
     under = dist.PrefixStore("p", store)
     under.set("a", "1")
     assert store.get("p/a") == b"1"
@@ -100,16 +103,19 @@ def test_it_is_a_store_to_torch(served: tuple[StoreServer, KeyedAddress], inside
     assert under.compare_set("c", "other", "newer") == b"new"
     assert under.compare_set("c", "new", "newer") == b"newer"
     assert under.compare_set("d", "other", "new") == b"other"
-    assert read_now(under, "a") == b"1"
-    assert read_now(under, "x") is None
+    below = store.under("p")  # type: ignore[attr-defined]
+    assert (below.value_within("a", 1.0), below.value_within("x", 0.01)) == (b"1", None)
+    under.set("c", b"\x88\0")
+    assert under.get("c") == b"\x88\0"
     under.append("a", "2")
     under.multi_set(["m", "n"], ["3", "4"])
     assert under.multi_get(["a", "m", "n"]) == [b"12", b"3", b"4"]
-    assert under.num_keys() == 4
+    assert under.num_keys() == keys + 4
+    below.drop(["d", "n"])
     assert (under.delete_key("a"), under.delete_key("a")) == (True, False)
     with pytest.raises(dist.DistStoreError, match="has not got p/a in time"):
         under.wait(["a"], timedelta(milliseconds=20))
-    assert under.num_keys() == 3  # the connection is as good as before
+    assert under.num_keys() == keys + 2  # the connection is as good as before
 
 
 @pytest.mark.parametrize("inside", [(False, False), (True, False), (False, True), (True, True)])

@@ -28,7 +28,7 @@ from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
-from torchft_x.comm.store.create import StoreClient, client_of, split_store_address, under
+from torchft_x.comm.store.create import StoreClient, split_store_address
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
@@ -96,7 +96,7 @@ class AcceleratorGroup(ProcessGroup):
         if where is None:
             members.built.set()
             return
-        members.client = client_of(where[0])
+        members.client = StoreClient(where[0])
         limit = self._timeout
         action = (members, where[1], device, names, limit, old)
         threading.Thread(target=self._build, args=action, name=f"torchft_x {self._kind}", daemon=True).start()
@@ -123,7 +123,7 @@ class AcceleratorGroup(ProcessGroup):
             if old is not None:
                 old.gone.wait(_ABORT_LIMIT)
             self._use(device)
-            store = members.store = under(members.client.open(limit), prefix)
+            store = members.store = members.client.open(limit).under(prefix)
             self._meet(members, store, deadline, limit)
             group, backend = self._create(store, members, device, names)
             with self._lock:

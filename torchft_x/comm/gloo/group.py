@@ -31,7 +31,7 @@ from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
 from torchft_x.comm.rank_info import checked
 from torchft_x.comm.single_member import alone
-from torchft_x.comm.store.create import StoreClient, client_of
+from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
@@ -302,7 +302,7 @@ class _Generations:
         with self._lock:
             spare, self._spare = self._spare, None
             if spare is None or not spare.usable or spare.address != generation.store_address:
-                spare = client_of(generation.store_address)
+                spare = StoreClient(generation.store_address)
             generation.client = spare
         return spare
 

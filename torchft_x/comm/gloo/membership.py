@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from torchft_x.comm.gloo.device import Device
 from torchft_x.comm.rank_info import RankInfo, refusal
-from torchft_x.comm.store.create import KeyedAddress, StoreClient, drop, split_store_address, under, value_within
+from torchft_x.comm.store.client import MeetingStore
+from torchft_x.comm.store.create import KeyedAddress, StoreClient, split_store_address
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.timing import TIMING
@@ -77,7 +78,7 @@ class GlooMembership:
 
     # -- connecting: on a thread of its own, without the owner's lock --
 
-    def connect(self, store: dist.Store, device: Device, timeout: float) -> Any:
+    def connect(self, store: MeetingStore, device: Device, timeout: float) -> Any:
         """Connect with all members through gloo, and return torch's group. Blocks until all have come.
 
         `timeout` (s) is also that of each collective. Raises RuntimeError with gloo's message, and sets `missing`.
@@ -86,7 +87,7 @@ class GlooMembership:
         options._timeout = timedelta(seconds=timeout)
         options._threads = GLOO_THREADS
         options._devices = [device.handle]
-        prefixed = under(store, self._prefix)
+        prefixed = store.under(self._prefix)
         try:
             return dist.ProcessGroupGloo(prefixed, self.rank, self.size, options)
         except RuntimeError:
@@ -94,27 +95,27 @@ class GlooMembership:
                 self.missing = [rank for rank in range(self.size) if not prefixed.check([_gloo_key(rank)])]
             raise
 
-    def meet(self, store: dist.Store, device: Device) -> None:
+    def meet(self, store: MeetingStore, device: Device) -> None:
         """Publish our sockets' addresses and read the other members', so that errors can name members. Best effort.
 
         Polls instead of waiting in the store: keys of an ended configuration get deleted, and broken waits of torch's
         store print pages of C++ stack traces.
         """
-        prefixed = under(store, self._prefix)
+        prefixed = store.under(self._prefix)
         notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
         prefixed.set(_notice_key(self.rank), json.dumps(notice)[:_MAX_NOTICE])
         members: dict[str, tuple[int, str]] = {}
         give_up = time.monotonic() + TIMING.meet
         for rank in range(self.size):
-            while (raw := value_within(prefixed, _notice_key(rank), _MEET_PAUSE)) is None:
+            while (raw := prefixed.value_within(_notice_key(rank), _MEET_PAUSE)) is None:
                 if self.error is not None or time.monotonic() > give_up:
                     return
             members.update((address, (rank, name)) for address, name in _read_notice(raw))
         self._members = members  # assigned at once: a reader sees all or nothing
 
-    def forget_keys(self, store: dist.Store) -> None:
+    def forget_keys(self, store: MeetingStore) -> None:
         """Delete this set's keys from the store."""
-        drop(under(store, self._prefix), [of(rank) for rank in range(self.size) for of in (_gloo_key, _notice_key)])
+        store.under(self._prefix).drop([of(rank) for rank in range(self.size) for of in (_gloo_key, _notice_key)])
 
     # -- error messages --
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -41,7 +41,7 @@ class Connection:
         self._lock = threading.Lock()  # one call at a time
         self._read = bytearray()  # received bytes of an incomplete answer
         deadline = time.monotonic() + timeout
-        self._sock = _connect(address, deadline, seen)
+        self._sock = connect_socket(address, deadline, seen)
         try:
             self._prove(key, deadline)
         except OSError as e:
@@ -152,6 +152,22 @@ class Inside:
             raise dist.DistNetworkError(f"The store at {self.where} refuses: {e or 'it is full'}") from None
 
 
+class AnyConnection(Protocol):
+    """What `MeetingStore` needs of a `Connection` and of its replacements."""
+
+    where: str
+    timeout: float
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def shut(self) -> None: ...
+
+    def send(self, number: int, fields: Sequence[bytes]) -> None: ...
+
+    def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None: ...
+
+
 class MeetingStore(dist.Store):
     """A connection's keys below a prefix, as a torch store. torch's C++ calls some methods by their C++ names.
 
@@ -162,7 +178,7 @@ class MeetingStore(dist.Store):
     time (both are RuntimeErrors).
     """
 
-    def __init__(self, connection: Connection | Inside, prefix: str = "") -> None:
+    def __init__(self, connection: AnyConnection, prefix: str = "") -> None:
         super().__init__()
         self._connection = connection
         self._prefix = f"{prefix}/" if prefix else ""
@@ -172,8 +188,8 @@ class MeetingStore(dist.Store):
         return f"MeetingStore({self._connection.where}/{self._prefix})"
 
     def under(self, prefix: str) -> MeetingStore:
-        """Return the store of the keys below this prefix, on the same connection."""
-        return MeetingStore(self._connection, self._prefix + prefix)
+        """Return the store of the keys below this prefix, on the same connection; this store if it is empty."""
+        return MeetingStore(self._connection, self._prefix + prefix) if prefix else self
 
     def value_within(self, key: str, seconds: float) -> bytes | None:
         """Wait at most `seconds` for a key, and return its value; None if it did not come."""
@@ -262,7 +278,8 @@ class MeetingStore(dist.Store):
         return found
 
 
-def _connect(address: Address, deadline: float, seen: Callable[[socket.socket], None]) -> socket.socket:
+def connect_socket(address: Address, deadline: float, seen: Callable[[socket.socket], None]) -> socket.socket:
+    """Return a socket that is connected to a store. `seen` is called with it before. Raises as `Connection`."""
     where = address.target
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]

@@ -22,12 +22,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 
-from torchft_x.descriptors import duplicates, open_descriptors, registered
-
-
-def socket_inodes() -> frozenset[int]:
-    """Return the inodes of all sockets of this process."""
-    return frozenset(inode for _, inode in _socket_descriptors())
+from torchft_x.descriptors import duplicates, registered
 
 
 def listener_inode(epoll: int) -> int | None:
@@ -59,26 +54,6 @@ def shut_watched(epoll: int, listener: int) -> int:
     return _shut(sock for _, inode, sock in duplicates(watched) if inode != listener)
 
 
-def find_new(before: frozenset[int], port: int) -> tuple[int, int] | None:
-    """Return (descriptor, inode) of the one connection to remote `port` whose inode isn't in `before`.
-
-    None if there is none, or if there are several: then they can't be told apart.
-    """
-    new = {inode: fd for fd, inode in _socket_descriptors() if inode not in before}
-    entries = [(fd, inode) for inode, fd in new.items()]
-    found = [inode for _, inode, sock in duplicates(entries) if _remote_port(sock) == port]
-    return (new[found[0]], found[0]) if len(found) == 1 else None
-
-
-def shut_one(fd: int, inode: int) -> bool:
-    """Shut down a connection from `find_new`, unless the descriptor has been reused. Return whether it was shut."""
-    return _shut(sock for _, _, sock in duplicates([(fd, inode)])) == 1
-
-
-def _socket_descriptors() -> list[tuple[int, int]]:
-    return [(fd, int(target[8:-1])) for fd, target in open_descriptors() if target.startswith("socket:[")]
-
-
 def _shut(socks: Iterable[socket.socket]) -> int:
     count = 0
     for sock in socks:
@@ -100,11 +75,6 @@ def _remote(sock: socket.socket) -> object:
         return sock.getpeername()
     except OSError:
         return None
-
-
-def _remote_port(sock: socket.socket) -> int | None:
-    name = _remote(sock)
-    return name[1] if isinstance(name, tuple) else None
 
 
 def _text(name: object) -> str:

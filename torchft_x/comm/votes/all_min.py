@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from torchft_x.comm.store.create import KeyedAddress, StoreClient, client_of, split_store_address, under
+from torchft_x.comm.store.create import KeyedAddress, StoreClient, split_store_address
 from torchft_x.comm.votes.mesh import AllMinMesh
 from torchft_x.errors import CollectiveError
 from torchft_x.net import Address
@@ -68,7 +68,7 @@ class AllMin:
             old.close()
         if len(names) > 1:
             address, prefix = split_store_address(store_addr)
-            mesh.offer(under(self._client_of(address).open(timeout), prefix), self._host)
+            mesh.offer(self._client_of(address).open(timeout).under(prefix), self._host)
 
     def connect(self, timeout: float) -> None:
         """Connect with the members, after all have called `offer`. Return when all of this rank's peers are connected.
@@ -101,7 +101,7 @@ class AllMin:
     def _client_of(self, address: Address | KeyedAddress) -> StoreClient:
         with self._lock:
             if self._client is None or not self._client.usable or self._client.address != address:
-                self._client = client_of(address)
+                self._client = StoreClient(address)
             return self._client
 
 

@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import torch.distributed as dist
-
-from torchft_x.comm.store.create import drop, listen, value_within
+from torchft_x.comm.store.client import MeetingStore
+from torchft_x.comm.store.create import listen
 from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
@@ -47,7 +46,7 @@ class AllMinMesh:
         self._why = ""  # why it has ended, as a clause; empty if it hasn't
         self._open: list[socket.socket] = []  # all open sockets
         self._connecting = self.size > 1  # until `connect` has ended
-        self._store: dist.Store | None = None  # set while connecting
+        self._store: MeetingStore | None = None  # set while connecting
         self._listener: socket.socket | None = None  # set while connecting
         self._there: dict[int, socket.socket] = {}  # rank to which we send -> connection
         self._back: dict[int, socket.socket] = {}  # rank from which we receive -> connection
@@ -87,7 +86,7 @@ class AllMinMesh:
 
     # --- connecting ---------------------------------------------------------------------------------------------------
 
-    def offer(self, store: dist.Store, host: str) -> None:
+    def offer(self, store: MeetingStore, host: str) -> None:
         """Publish our address to the members. Raises `UnreachableError` if the store is lost meanwhile."""
         listener, shown = listen(host, 0, backlog=256)
         with self._using:
@@ -134,7 +133,7 @@ class AllMinMesh:
                         self._drop(sock)
         self._drop(listener)
         self._listener = None
-        drop(store, [_key(self._rank)])  # all members that had to read it are connected
+        store.drop([_key(self._rank)])  # all members that had to read it are connected
 
     def _check(self, missing: Sequence[int]) -> None:
         if self._why:
@@ -143,9 +142,9 @@ class AllMinMesh:
             who = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in missing)
             raise DeadlineError(f"{self._label} failed: {who} did not come in time.")
 
-    def _call(self, store: dist.Store, rank: int) -> socket.socket:
+    def _call(self, store: MeetingStore, rank: int) -> socket.socket:
         """Connect to `rank` and introduce ourselves. Return the connection."""
-        while (raw := value_within(store, _key(rank), _TICK)) is None:
+        while (raw := store.value_within(_key(rank), _TICK)) is None:
             self._check([rank])
         try:
             if len(raw) > _MAX_NOTICE:

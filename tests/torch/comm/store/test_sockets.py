@@ -80,22 +80,3 @@ def test_shut_watched_does_nothing_to_another_loop(watched: tuple[int, int], pai
     assert sockets.shut_watched(watched[0], watched[1] + 1) == 0
     assert sockets.shut_watched(10_000, watched[1]) == 0
     assert all(map(is_alive, pairs))
-
-
-def test_find_new_tells_one_connection_and_refuses_to_guess() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        before = sockets.socket_inodes()
-        assert sockets.find_new(before, port) is None
-        with socket.create_connection(("127.0.0.1", port)) as first:
-            far, _ = server.accept()
-            found = sockets.find_new(before, port)
-            assert found is not None
-            assert found[0] == first.fileno()
-            with socket.create_connection(("127.0.0.1", port)):
-                assert sockets.find_new(before, port) is None
-            assert not sockets.shut_one(found[0], found[1] + 1), "another inode is another socket"
-            assert is_alive((first, far))
-            assert sockets.shut_one(*found)
-            assert is_ended(far)
-            far.close()
