@@ -75,6 +75,7 @@ class SupervisorClient:
         self._stop: tuple[int, str] | None = None  # the order to stop, once received
         self._on_attempt: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
         self._on_order: Callable[[str, str, str], None] | None = None  # callback of `on_order`
+        self._early_orders: list[tuple[str, ...]] = []  # orders that came before `on_order`
         self._on_number: Callable[[int], None] | None = None  # callback of `on_number`
         self._number: int | None = None  # newest number of the next attempt that was received
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs all callbacks
@@ -165,7 +166,13 @@ class SupervisorClient:
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
         """Call `callback(kind, attempt_token, sentence)`, on the thread of `on_stop`, when a person gives an order."""
-        loop.post(lambda: setattr(self, "_on_order", callback))
+
+        def begin() -> None:
+            self._on_order = callback
+            while self._early_orders:
+                self._tell_order(*self._early_orders.pop(0))
+
+        loop.post(begin)
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when this supervisor must stop.
@@ -250,9 +257,9 @@ class SupervisorClient:
         elif kind == "over" and self._on_attempt is not None:
             ended, over = self._on_attempt[1], supervisors.NODE_DOWN.decode(down, session=0)
             self._notifier.post(lambda: ended(over.attempt_token, over.code, over.reason))
-        elif kind == "order" and self._on_order is not None:
-            asked, tell = supervisors.ORDER.decode(down.order, group=self.group), self._on_order
-            self._notifier.post(lambda: tell(asked.kind, asked.attempt_token, asked.sentence))
+        elif kind == "order":
+            asked = supervisors.ORDER.decode(down.order, group=self.group)
+            self._tell_order(asked.kind, asked.attempt_token, asked.sentence)
         elif kind == "next":
             self._tell_number(supervisors.next_from_proto(down.next))
         elif kind == "pong":
@@ -272,6 +279,13 @@ class SupervisorClient:
         self._send(started)
         begin = self._on_attempt[0]
         self._notifier.post(lambda: begin(attempt, attempt_token, meeting))
+
+    def _tell_order(self, *order: str) -> None:
+        callback = self._on_order
+        if callback is None:
+            self._early_orders.append(order)
+        else:
+            self._notifier.post(lambda: callback(*order))
 
     def _tell_number(self, attempt: int) -> None:
         self._number = attempt

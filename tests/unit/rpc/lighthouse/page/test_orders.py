@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
-from tests.util import wait_for
+from tests.util import scaled, wait_for
+from torchft_x.core.types import State
 from torchft_x.rpc.lighthouse.page import recorder
 from torchft_x.rpc.supervisor.client import SupervisorClient
+from torchft_x.rpc.transport import loop
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +76,20 @@ def test_a_group_that_was_drained_rests_whoever_comes() -> None:
             client.rests(False)
             client.started(1, "attempt-1")
             wait_for(lambda: page.groups()["0"]["does"] == "starts", 5.0, "its next attempt")
+
+
+def test_an_order_that_comes_before_the_supervisor_can_take_it_is_kept() -> None:
+    with served(groups=("0", "1")) as page:
+        with supervisor(page) as (client, _):
+            wait_for(lambda: page.groups()["0"]["supervised"], 5.0, "the supervisor")
+            assert page.order("drain", "0").status == 200
+        client = SupervisorClient(page.address, "0", "node-a", "boot", TOKEN)
+        client.held(State(1, 1))
+        loop.call(client._confirm(scaled(10)), scaled(15), "the answer, which follows the order")
+        heard: list[tuple[str, str, str]] = []
+        client.on_order(lambda *order: heard.append(order))
+        wait_for(lambda: heard == [DRAIN], 5.0, "the order")
+        client.close(0.0)
 
 
 def test_a_job_is_paused_and_resumed_as_a_whole() -> None:
