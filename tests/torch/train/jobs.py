@@ -88,10 +88,11 @@ class Trainer:
         self.net = net or model(group if seed is None else seed)
         self.optim = torch.optim.AdamW(self.net.parameters(), lr=0.05)
         kwargs.setdefault("straggler_timeout", scaled(20.0))  # these tests delay threads; see test_stragglers
+        cap = kwargs.pop("bucket_cap_mb", None)
         kwargs.setdefault("rehearse", False)  # a rehearsal adds a step before a newcomer heals; see test_newcomers
         self.pg = ProcessGroupGloo(kwargs.pop("pg_timeout", scaled(20.0)), host=HOST)
         self.manager = manager_of(group, lighthouse_addr, self.pg, self.load, self.save, **kwargs)
-        self.model = DistributedDataParallel(self.manager, self.net)
+        self.model = DistributedDataParallel(self.manager, self.net, bucket_cap_mb=cap)
         self.optimizer = OptimizerWrapper(self.manager, self.optim)
         self.history: dict[int, dict[str, torch.Tensor]] = {}  # parameters after each committed step
 

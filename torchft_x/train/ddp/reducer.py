@@ -15,7 +15,7 @@ A pass, from the first gradient of a synchronised backward to its end::
 * ``zero_grad(set_to_none=False)`` and repeated backwards leave ``p.grad`` in the flat buffers; the next pass then
   reduces into a second set.
 * If steps are reproducible, the gradient of each slot is taken by itself, at the end of its backward, and summed in the order
-  of a tree (`core.data.reduction_tree`). Nothing is sent before the last slot's end.
+  of a tree (`core.data.reduction_tree`). Nothing is sent before the last slot's end; a step's only slot is sent as above.
 * For a parameter that is sharded within the group (DTensor) only this rank's shard is reduced. Rank r reduces with rank
   r of the other groups.
 """
@@ -78,12 +78,11 @@ class Reducer:
         self._works: list[Any] = []  # handles of the launched buckets
         self._ending = False  # the pass has ended, but backward has not returned
         self._versions: list[int] | None = None  # flat buffers' versions when they became p.grad; None before
+        self._only_slot = False  # the pass is that of the step's only slot here, if steps are reproducible
         self._in_slot = False  # a backward runs whose slot is not the last one of the step
         self._sums = SlotSums()  # slots of the current or last step, if steps are reproducible
         self._may_have_room = not any(map(is_dtensor, params))
-        self._room: Sequence[
-            torch.Tensor | None
-        ] = ()  # tensors of `_sums` that were ``p.grad`` before the slot's backward
+        self._room: Sequence[torch.Tensor | None] = ()  # tensors of `_sums` that backward found in ``p.grad``
         self._came: set[int] = set()  # indices of parameters with a gradient in this slot
         self._nodes: list[FlatBuffers] = []  # these sums in flat buffers
         self._more: list[FlatBuffers] = []  # buffers for all of them but the first
@@ -162,7 +161,8 @@ class Reducer:
                 self._steps.reject_step(
                     StepError("create_graph=True is not possible in a reproducible step of several slots.")
                 )
-        if not self.synchronise or data.accumulates or (self._armed and (self._at_once or data.reproducible)):
+        later = self._at_once or (data.reproducible and not self._only_slot)
+        if not self.synchronise or data.accumulates or (self._armed and later):
             if data.reproducible and self.synchronise and not self._armed and not self._in_slot:
                 self._in_slot = True
                 _queue_last(self._slot_end)
@@ -198,6 +198,8 @@ class Reducer:
         self._versions = None
         self._missing = list(map(len, self._inside))
         self._next, self._works = 0, []
+        data, summed = self._steps.data, self._sums.step is self._steps.data.dealt and self._sums.grads
+        self._only_slot = data.reproducible and data.slot is not None and not (data.accumulates or summed)
         self._armed = True
 
     def _take(self, index: int, grad: torch.Tensor | None) -> None:
@@ -207,22 +209,20 @@ class Reducer:
         if grad is None:
             return
         if grad.layout is not torch.strided:
+            why = "is sparse; only dense ones can be averaged: say sparse=False (nn.Embedding)."
             name = f"parameter {index}, of shape {tuple(grad.shape)},"
-            words = (
-                f"the gradient of {name} is sparse; only dense ones can be averaged: say sparse=False (nn.Embedding)."
-            )
-            self._steps.reject_step(ConfigError(words))
+            self._steps.reject_step(ConfigError(f"the gradient of {name} {why}"))
             return
         self._local[index] = grad
         if not small:
             self._copy(index, grad)
 
     def _copy(self, index: int, grad: torch.Tensor) -> None:
-        """Copy a large gradient, scaled, to its place in the flat buffer."""
-        if self._scale == 0.0 or self._steps.data.reproducible:
+        """Copy a large gradient, scaled unless steps are reproducible, to its place in the flat buffer."""
+        if self._scale == 0.0 or (self._steps.data.reproducible and not self._only_slot):
             return
         view = self._flats[self._current].views[index]
-        if self._scale is None:
+        if self._scale is None or self._only_slot:
             view.copy_(grad)
         else:
             torch.mul(grad, self._scale, out=view)
@@ -231,17 +231,14 @@ class Reducer:
         """Take a second gradient in one backward (shared parameter, reentrant checkpointing), which holds the sum."""
         bucket, _ = self._bucket_of[index]
         if bucket < self._next:
-            self._steps.reject_step(
-                StepError(
-                    f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False)."
-                )
-            )
+            why = "got another gradient after its bucket was sent; use checkpoint(use_reentrant=False)."
+            self._steps.reject_step(StepError(f"parameter {index} {why}"))
             return
         self._missing[bucket] += 1
         self._take(index, grad)
 
     def _launch_full(self) -> None:
-        if self._steps.data.reproducible:
+        if self._steps.data.reproducible and not self._only_slot:
             return  # the slots are summed at the end
         while self._next < len(self.buckets) and self._missing[self._next] == 0:
             if self._scale is None and self._steps.scale() is None:
@@ -253,7 +250,8 @@ class Reducer:
         k, self._next = self._next, self._next + 1
         try:
             if self._steps.data.reproducible:
-                out, values = self._flats[self._current].flat[k], [flats.flat[k] for flats in self._nodes]
+                out = self._fill(k) if self._only_slot else self._flats[self._current].flat[k]
+                values = [out] if self._only_slot else [flats.flat[k] for flats in self._nodes]
                 self._works.append(self._steps.sum_slots(out, values, self._scratch[k]))
             else:
                 self._works.append(self._steps.reduce(self._fill(k), _AVG if self._scale is None else _SUM))
@@ -273,7 +271,7 @@ class Reducer:
         small = [i for i in self._small[k] if local[i] is not None]
         if small:
             torch._foreach_copy_([flats.views[i] for i in small], [local[i] for i in small])
-            if self._scale is not None:
+            if self._scale is not None and not self._only_slot:
                 flat[: self._num_small[k]].mul_(self._scale)
         if self.buckets[k].num_flags:
             came = [g is not None for g in local]
@@ -301,9 +299,11 @@ class Reducer:
                         self._take(i, local_grad(p))
                 if reproducible:
                     self._add_slot()
+                if reproducible and not self._only_slot:
                     self._flatten_sums()
                 while self._next < len(self.buckets):
                     self._launch()
+                self._only_slot = False  # a repeated reduction copies the sums again
                 works = self._works
             good = self._join(works)
             self._ending = True

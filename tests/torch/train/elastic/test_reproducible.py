@@ -66,22 +66,28 @@ def alone() -> dict[str, torch.Tensor]:
     return trainer.net.state_dict()
 
 
-@pytest.mark.parametrize("groups", [2, 3, 9])
-def test_any_number_of_groups(groups: int, alone: dict[str, torch.Tensor]) -> None:
-    """With nine groups and seven slots two groups contribute nothing."""
+EACH = 0  # MiB of a bucket: each parameter has its own, and is sent when its gradient comes
+ONE = None  # all parameters are in one bucket
+
+
+@pytest.mark.parametrize(("groups", "cap"), [(2, ONE), (3, EACH), (9, EACH)])
+def test_any_number_of_groups(groups: int, cap: float | None, alone: dict[str, torch.Tensor]) -> None:
+    """With nine groups and seven slots seven groups have one slot, and two contribute nothing."""
     with lighthouse(groups) as address:
-        trainers = run_threads(groups, lambda g: Slots(g, address, min_replica_size=groups))
+        trainers = run_threads(groups, lambda g: Slots(g, address, min_replica_size=groups, bucket_cap_mb=cap))
         run_threads(groups, lambda g: trainers[g].train())
         assert all(same(t.net.state_dict(), alone) for t in trainers)
         leave(*trainers)
 
 
-@pytest.mark.parametrize("leaver", [0, 2])
-def test_a_group_is_lost_inside_a_step(leaver: int, alone: dict[str, torch.Tensor]) -> None:
-    meet = threading.Barrier(3)
-    with lighthouse(2) as address:
-        trainers = run_threads(3, lambda g: Slots(g, address, min_replica_size=2))
-        run_threads(3, lambda g: trainers[g].train(meet, leaves=g == leaver))
+@pytest.mark.parametrize(("groups", "leaver", "cap"), [(3, 0, ONE), (3, 2, EACH), (7, 3, EACH)])
+def test_a_group_is_lost_inside_a_step(
+    groups: int, leaver: int, cap: float | None, alone: dict[str, torch.Tensor]
+) -> None:
+    meet = threading.Barrier(groups)
+    with lighthouse(groups - 1) as address:
+        trainers = run_threads(groups, lambda g: Slots(g, address, min_replica_size=groups - 1, bucket_cap_mb=cap))
+        run_threads(groups, lambda g: trainers[g].train(meet, leaves=g == leaver))
         stayed = [t for t in trainers if t.group != leaver]
         assert all(same(t.net.state_dict(), alone) for t in stayed)
         leave(*stayed)
