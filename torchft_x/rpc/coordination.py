@@ -26,7 +26,8 @@ from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import error_of
-from torchft_x.rpc.transport.token import check_token, metadata
+from torchft_x.rpc.transport.token import Metadata, check_token, metadata
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
@@ -204,10 +205,7 @@ class LighthouseClient:
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
         call = self._channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/{method}")
-        try:
-            return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
-        except grpc.RpcError as e:
-            raise error_of(e, self._what) from None
+        return _answer(call, request, seconds(timeout), self._metadata, self._what)
 
 
 class ManagerServer:
@@ -331,10 +329,16 @@ class ManagerClient:
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
         call = self._channel.unary_unary(f"/{grpc_options.MANAGER}/{method}")
-        try:
-            return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
-        except grpc.RpcError as e:
-            raise error_of(e, self._what) from None
+        return _answer(call, request, seconds(timeout), self._metadata, self._what)
+
+
+def _answer(call: Any, request: Any, timeout: float, said: Metadata, what: str) -> bytes:
+    """Call a method, whose server answers within `timeout` seconds that nothing came (`grpc_options.TIMEOUT_KEY`)."""
+    said = (*said, (grpc_options.TIMEOUT_KEY, f"{timeout:.3f}"))
+    try:
+        return bytes(call(request.SerializeToString(), timeout=timeout + TIMING.late_answer, metadata=said))
+    except grpc.RpcError as e:
+        raise error_of(e, what) from None
 
 
 def lighthouse_main() -> int:

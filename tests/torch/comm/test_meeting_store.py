@@ -159,6 +159,7 @@ def test_strangers_take_neither_memory_nor_the_members_places(served: tuple[Stor
             sock.sendall(b"x" * 200_000)
         except OSError:
             pass
+        sock.settimeout(scaled(10))
     assert all(hung_up(sock) for sock in strangers)
     silent = [raw(address) for _ in range(MAX_STRANGERS + 20)]
     store.set("k", "v")
