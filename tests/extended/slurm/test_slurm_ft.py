@@ -84,7 +84,7 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     done = shell.run("--steps", "100000", "--pace", "0.05", cfg="exclusive=True")
     assert (done.returncode, bool(shell.handle)) == (0, True), done.stdout + done.stderr
     shell.wait_until_training()
-    assert shell.part_status() == "RUNNING"
+    wait_for(lambda: shell.part_status() == "RUNNING", 60, "a watcher to hear of a group")
     assert re.search(rf"{re.escape(shell.handle)}\s+RUNNING", shell.torchx("list", "-s", "slurm_ft").stdout)
     array = {job.partition("_")[0] for job in shell.queued()}
     assert (len(shell.queued()), len(array)) == (2, 1)  # both groups are an array, and bring the lighthouse along

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -16,6 +17,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.specs import AppDef, AppDryRunInfo, AppState, macros, runopts
 
 from torchft_x.launch.job.app import run_dir_of
+from torchft_x.launch.job.states import RUNNING
 from torchft_x.launch.plugin import common
 from torchft_x.launch.plugin.logs import follow
 from torchft_x.launch.schedulers import excepthook
@@ -87,6 +89,8 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # `torchx log` would wait
             where = f" Its logs are in {now.manifest.log_dir}." if now.manifest is not None else ""
             raise excepthook.refused(f"nothing is known of the job {app_id}. {now.trouble}{where}")
+        if now is not None and now.unheard and excepthook.in_command("log"):  # `torchx log` waits on PENDING
+            now = dataclasses.replace(now, state=RUNNING)
         return None if now is None else _response(now)
 
     def list(self, *_: Any) -> list[ListAppResponse]:
@@ -160,7 +164,8 @@ def _response(now: JobStatus) -> DescribeAppResponse:
         said = now.part_status(part)
         row = now.rows.get(part.name)
         nodes = row.nodes if row is not None else ()
-        if (said.why and not part.gone and said.state != now.state) or said.restarting:
+        elsewhere = said.state != now.state or part.name in now.unheard
+        if (said.why and not part.gone and elsewhere) or said.restarting:
             log = f"; see {batch_log(now.manifest, part)}" if said.state == "FAILED" else ""
             reasons.append(f"{part.name} ({part.job or 'not submitted'}): {said.why}{log}.")
         restarts = (row.restarts if row is not None else 0) + len(part.earlier)

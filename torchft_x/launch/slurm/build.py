@@ -109,11 +109,7 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> 
             for n in range(r.parts)
         ),
     )
-    return Request(
-        manifest=manifest,
-        roles=tuple(roles),
-        cfg=cfg,
-    )
+    return Request(manifest=manifest, roles=tuple(roles), cfg=cfg)
 
 
 def _role(

@@ -1,4 +1,4 @@
-"""Status of jobs: from Slurm's queue, and from the manifest for parts that Slurm has forgotten.
+"""Status of jobs: from Slurm's queue, the watchers' note, and the manifest for parts that Slurm has forgotten.
 
 It works from any shell and directory of the user, and without the run directory: the app's id is in the comment of each of
 its jobs. A run is found by the user's index of jobs (``~/.local/state/torchft_x/slurm``), else by that comment.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchft_x.launch.job.index import Index, index_folder
-from torchft_x.launch.job.states import ALIVE, OVER
+from torchft_x.launch.job.states import ALIVE, FAILED, OVER, PENDING, RUNNING
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.launch.slurm.rules.memory import unheard
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
 from torchft_x.launch.slurm.store import ManifestError
@@ -36,6 +38,8 @@ class JobStatus:
     """Rows in the queue, by the part's name (``trainer/0``), or by the job's id if there is no manifest."""
     trouble: str = ""
     """Sentence that explains why the status is incomplete; '' if it is complete."""
+    unheard: Mapping[str, PartStatus] = field(default_factory=dict)
+    """Groups that Slurm runs and whose supervisors do not report, by the part's name."""
 
     @property
     def over(self) -> bool:
@@ -60,7 +64,7 @@ class JobStatus:
             return PartStatus("CANCELLED", False, "the job has fewer groups now")
         if row is None and self.over:  # Slurm has forgotten it
             return PartStatus(self.state, False, "as the job has ended")
-        return part_status(row)
+        return self.unheard.get(part.name) or part_status(row)
 
 
 class StatusReader:
@@ -83,9 +87,20 @@ class StatusReader:
                 return None
             return JobStatus(app, "UNKNOWN", None, {}, self._trouble or missing)
         if manifest is None:
-            return JobStatus(app, app_state(rows, min_replicas=1), None, {row.job: row for row in rows}, missing)
+            state = app_state([part_status(row).state for row in rows], min_replicas=1)
+            return JobStatus(app, state, None, {row.job: row for row in rows}, missing)
         found = rows_by_part(manifest, rows)
-        return JobStatus(app, self._state(manifest, found), manifest, found, self._trouble)
+        now = JobStatus(app, "UNKNOWN", manifest, found, self._trouble, _unheard(manifest, found))
+        if self._trouble and manifest.outcome is None:
+            return now
+        groups = [part for part in manifest.groups or manifest.parts if not part.gone]
+        state = app_state(
+            [now.part_status(part).state for part in groups],
+            min_replicas=manifest.min_replicas,
+            cancelled=manifest.cancelled,
+            outcome=manifest.outcome,
+        )
+        return dataclasses.replace(now, state=state)
 
     def apps(self) -> list[JobStatus]:
         """Return the status of all known jobs of the user, the newest first."""
@@ -114,20 +129,25 @@ class StatusReader:
             self._asked = time.monotonic()
         return self._rows
 
-    def _state(self, manifest: Manifest, rows: dict[str, Row | None]) -> str:
-        groups = manifest.groups or manifest.parts
-        if self._trouble and manifest.outcome is None:
-            return "UNKNOWN"
-        state = app_state(
-            [rows[part.name] for part in groups if not part.gone],
-            min_replicas=manifest.min_replicas,
-            cancelled=manifest.cancelled,
-            outcome=manifest.outcome,
-        )
-        submitting = any(part.job == SUBMITTING and rows[part.name] is None for part in manifest.parts)
-        if submitting and state != "RUNNING" and manifest.outcome is None and not manifest.cancelled:
-            return "PENDING"
-        return state
+
+def _unheard(manifest: Manifest, rows: Mapping[str, Row | None]) -> dict[str, PartStatus]:
+    """Return the status of each group that Slurm runs and whose supervisors do not report to the job's own lighthouse.
+
+    Without a lighthouse of the job's own, or after the job's end, what Slurm says is all there is.
+    """
+    if not manifest.own_lighthouse or manifest.cancelled or manifest.outcome is not None:
+        return {}
+    memories, lost = store.watcher_note(manifest.run_dir).get("parts"), store.lost_groups(manifest.run_dir)
+    found = {}
+    for part in manifest.groups:
+        row = rows[part.name]
+        if row is None or part_status(row).state != RUNNING:
+            continue
+        if str(part.number) in lost:
+            found[part.name] = PartStatus(FAILED, False, f"it is given up: {lost[str(part.number)]}")
+        elif why := unheard(memories.get(part.name) if isinstance(memories, dict) else None, part, row):
+            found[part.name] = PartStatus(PENDING, row.restarts > 0, why)
+    return found
 
 
 def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:

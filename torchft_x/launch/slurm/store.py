@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torchft_x.address_files import make_run_dir
 from torchft_x.core.job.kept_groups import parse, render
@@ -25,6 +26,8 @@ from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 
+WATCHER = "watcher.json"
+"""Name of the file with the watchers' note, in `folder`."""
 _LIMIT = 1 << 24  # bytes
 _LOCK = 10.0  # longest wait, in seconds, for another process's change
 _LOOK = 0.05  # seconds between attempts to take the lock
@@ -45,6 +48,15 @@ def folder(run_dir: str | Path) -> Path:
 
 def path_of(run_dir: str | Path) -> Path:
     return folder(run_dir) / "manifest.json"
+
+
+def watcher_note(run_dir: str | Path) -> dict[str, Any]:
+    """Return the watchers' note, with their memory of each part by its name (``parts``), or {} if it can't be read."""
+    try:
+        found = json.loads((folder(run_dir) / WATCHER).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def script(run_dir: str | Path, role: str) -> Path:

@@ -28,12 +28,7 @@ class SupersededError(ConfigError):
     """Error: another process has submitted the part first."""
 
 
-def submit_parts(
-    controller: Controller,
-    manifest: Manifest,
-    parts: Sequence[Part],
-    **options: Any,
-) -> Manifest:
+def submit_parts(controller: Controller, manifest: Manifest, parts: Sequence[Part], **options: Any) -> Manifest:
     """Submit parts of one role in one array, and return the changed manifest. `options` are those of `script.submission`.
 
     The caller must know that their last jobs are over. The ids of those move to `Part.earlier`.
@@ -61,8 +56,7 @@ def submit_parts(
         store.change(manifest.run_dir, lambda now: _restored(now, parts, ticket))
         raise
     after_all = store.change(
-        manifest.run_dir,
-        lambda now: _each(now, parts, lambda p: dataclasses.replace(p, job=f"{job}_{p.number}")),
+        manifest.run_dir, lambda now: _each(now, parts, lambda p: dataclasses.replace(p, job=f"{job}_{p.number}"))
     )
     if after_all.cancelled:  # during the submission
         controller.cancel([job])

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,56 @@ def turn(cluster: Cluster, *changes: tuple[str, str]) -> None:
     path.write_text(text)
 
 
+def report(run_dir: Path, *came: str, silent: str = "") -> None:
+    """Write the watchers' note: the supervisors of these parts have reported, and one is silent."""
+    jobs = {part.name: part.job for part in store.read(run_dir).parts}
+    parts = {
+        name: {
+            "start": [jobs[name], 0], "came": [0], "nodes": ["n1"], "excluded": [], "submitted": [],
+            "silent_since": 1.0 if name == silent else None,
+        }
+        for name in came
+    }  # fmt: skip
+    store.replace(store.folder(run_dir) / store.WATCHER, json.dumps({"note": "w 1", "parts": parts}))
+
+
+def test_a_group_runs_when_it_was_heard_of(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app_id = submit(create_scheduler("here"), tmp_path / "run")
+    turn(cluster, ("|PENDING|0||", "|RUNNING|0|n1|"))
+
+    def states() -> tuple[AppState, list[AppState], str]:
+        found = create_scheduler("another").describe(app_id)
+        assert found is not None
+        return found.state, [replica.state for replica in found.roles_statuses[0].replicas], found.msg
+
+    state, replicas, message = states()
+    assert (state, replicas) == (AppState.PENDING, [AppState.PENDING, AppState.PENDING])
+    assert "trainer/1 (3_1): Slurm has run it on n1 since N/A, and nobody has heard of its supervisor yet." in message
+    with monkeypatch.context() as command:
+        command.setattr("sys.excepthook", sys.excepthook)  # which `torchx log` replaces
+        command.setattr("torchft_x.launch.schedulers.excepthook.in_command", lambda name: name == "log")
+        assert states()[0] == AppState.RUNNING  # of one that waits no log is shown
+
+    report(tmp_path / "run", "trainer/0")
+    assert states()[:2] == (AppState.RUNNING, [AppState.RUNNING, AppState.PENDING])
+    report(tmp_path / "run", "trainer/0", "trainer/1", silent="trainer/1")
+    state, replicas, message = states()
+    assert (state, replicas) == (AppState.RUNNING, [AppState.RUNNING, AppState.PENDING])
+    assert "trainer/1 (3_1): its supervisor has been silent since" in message
+    store.tell_groups(store.read(tmp_path / "run"), {"1": "its node is lost, after 3 submissions within an hour"})
+    state, replicas, message = states()
+    assert (state, replicas) == (AppState.RUNNING, [AppState.RUNNING, AppState.FAILED])
+    assert "it is given up: its node is lost" in message
+    store.change(tmp_path / "run", lambda now: dataclasses.replace(now, own_lighthouse=False))
+    assert states()[1] == [AppState.RUNNING, AppState.RUNNING]  # nobody but Slurm knows
+
+
 def test_a_job_as_torchx_sees_it(cluster: Cluster, tmp_path: Path) -> None:
     app_id = submit(create_scheduler("here", torchx_unknown="1"), tmp_path / "run")
     running = [("|PENDING|0||", "|RUNNING|0|n1|")]
     gap = ("3_1|3|0|RUNNING|0|n1|N/A|None|", "3_1|3|2|PENDING|0||N/A|BeginTime|")
     turn(cluster, *running, gap)
+    report(tmp_path / "run", "trainer/0")
     found = create_scheduler("another").describe(app_id)
     assert found is not None
     assert (found.state, found.num_restarts) == (AppState.RUNNING, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,8 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     queue = (cluster.folder / "queue").read_text()
     others = [line.replace("|PENDING|", "|RUNNING|") for line in queue.splitlines(True) if not line.startswith("3_0|")]
     (cluster.folder / "queue").write_text("".join(others))  # as long as one is being submitted anew
+    heard = {"start": ["3_1", 0], "came": [0], "nodes": [], "excluded": [], "submitted": []}
+    (store.folder(run_dir) / store.WATCHER).write_text(json.dumps({"parts": {"trainer/1": heard}}))
     found = StatusReader(Controller(), Index(tmp_path / "index")).poll("ddp-x")
     assert found is not None
     assert (found.state, found.part_status(found.manifest.parts[0]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]

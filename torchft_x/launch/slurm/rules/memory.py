@@ -1,12 +1,14 @@
-"""A watcher's memory of a part, which it hands on to the next watcher."""
+"""A watcher's memory of a part, which it hands on to the next watcher, and from which the part's status is read."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchft_x.launch.slurm.rules.manifest import Part
 from torchft_x.launch.slurm.rules.queue import Row
 
 
@@ -60,6 +62,7 @@ class PartMemory:
         return {
             "start": list(self.start),
             "came": sorted(self.came),
+            "silent_since": None if self.silent_since is None else round(self.silent_since + unix, 1),
             "nodes": list(self.nodes),
             "excluded": list(self.excluded),
             "submitted": [round(t + unix, 1) for t in self.submitted],
@@ -72,12 +75,30 @@ def from_json(found: Any, unix: float) -> PartMemory | None:
         return None
     try:
         job, restarts = found["start"]
+        silent = found.get("silent_since")
         return PartMemory(
             start=(str(job), int(restarts)),
             came={int(node) for node in found["came"]},
+            silent_since=None if silent is None else float(silent) - unix,
             nodes=tuple(map(str, found["nodes"])),
             excluded=tuple(map(str, found["excluded"])),
             submitted=deque(float(t) - unix for t in found["submitted"]),
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def unheard(found: Any, part: Part, row: Row) -> str:
+    """Return why a part that Slurm runs is not known to run, as a clause; '' if all its supervisors report.
+
+    `found` is the part's memory from `to_json`.
+    """
+    memory = from_json(found, 0.0)
+    came = memory.came if memory is not None and memory.start == (row.job, row.restarts) else set()
+    missing = [node for node in range(part.nodes) if node not in came]
+    if missing:
+        where = ", ".join(row.nodes[node] for node in missing if node < len(row.nodes)) or "?"
+        return f"Slurm has run it on {where} since {row.start_time}, and nobody has heard of its supervisor yet"
+    if memory is not None and memory.silent_since is not None:
+        return f"its supervisor has been silent since {time.strftime('%H:%M:%S', time.localtime(memory.silent_since))}"
+    return ""

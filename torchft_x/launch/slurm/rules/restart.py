@@ -83,6 +83,7 @@ class JobRestarts:
         for name, text in found.items() if isinstance(found, Mapping) else ():
             memory = from_json(text, unix)
             if memory is not None:
+                memory.silent_since = None  # measured anew
                 self._parts[str(name)] = memory
 
     def poll(self, manifest: Manifest, rows: Sequence[Row], heard: LighthouseStatus | None, now: float) -> list[Action]:

@@ -1,4 +1,4 @@
-"""States of a replica from its row in the queue, and of the job from all rows, as strings with TorchX's names.
+"""States of a replica from its row in the queue, and of the job from its groups' states, as strings with TorchX's names.
 
 A part that Slurm has requeued, or is about to, is PENDING: it is being restarted. FAILED is final.
 """
@@ -53,18 +53,13 @@ def part_status(row: Row | None) -> PartStatus:
     return PartStatus(state, False, why)
 
 
-def app_state(
-    groups: Sequence[Row | None],
-    *,
-    min_replicas: int,
-    cancelled: bool = False,
-    outcome: int | None = None,
-) -> str:
-    """Return the state of the whole job. `outcome` is its lighthouse's verdict, an exit code, or None if there is none.
+def app_state(states: Sequence[str], *, min_replicas: int, cancelled: bool = False, outcome: int | None = None) -> str:
+    """Return the state of the whole job from its groups' states.
+
+    `outcome` is its lighthouse's verdict, an exit code, or None if there is none.
 
     A verdict decides the state, but only once no group runs.
     """
-    states = [part_status(row).state for row in groups]
     if "RUNNING" in states:
         return "RUNNING"
     if cancelled:

@@ -60,7 +60,6 @@ class Watcher:
         store.read(run_dir)
         self._rules = JobRestarts()
         self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
-        self._file = store.folder(run_dir) / "watcher.json"  # the watchers' note and memory
         self._reporter = WatcherLog()
         self._runner = ActionRunner(run_dir, controller, self._rules, self._reporter)
         self._my_turn = False
@@ -73,7 +72,7 @@ class Watcher:
         while True:
             began = time.monotonic()
             try:
-                if not self._turn.mine(str(self._read().get("note", "")), began):
+                if not self._turn.mine(str(store.watcher_note(self._run_dir).get("note", "")), began):
                     self._my_turn = False
                 elif not self._look():
                     return 0
@@ -100,7 +99,8 @@ class Watcher:
         unix = time.time() - time.monotonic()
         if not self._my_turn:
             self._my_turn = True
-            self._rules.recall(self._read().get("parts"), unix, store.lost_groups(self._run_dir))
+            memory = store.watcher_note(self._run_dir).get("parts")
+            self._rules.recall(memory, unix, store.lost_groups(self._run_dir))
             self._reporter.say(f"watches over the job in {self._run_dir}")
         actions = self._rules.poll(manifest, rows, heard, time.monotonic())
         self._write({"note": self._turn.note(), "parts": self._rules.remember(unix)})
@@ -113,24 +113,16 @@ class Watcher:
 
     # --- what there is -------------------------------------------------------------------------------------------------
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self._file.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
     def _write(self, found: dict[str, Any]) -> None:
         """Write the note, after Slurm has answered: a watcher that can't reach Slurm must not keep others from asking.
 
         The memory includes the decisions that are carried out next.
         """
+        file = store.folder(self._run_dir) / store.WATCHER
         try:
-            store.replace(self._file, json.dumps(found))
+            store.replace(file, json.dumps(found))
         except OSError as e:
-            self._reporter.trouble(
-                "note", f"{self._file} can't be written ({e.strerror}): other watchers ask Slurm, too."
-            )
+            self._reporter.trouble("note", f"{file} can't be written ({e.strerror}): other watchers ask Slurm, too.")
         else:
             self._reporter.fine("note")
 

@@ -128,13 +128,13 @@ def test_why() -> None:
     ],
 )
 def test_what_they_mean_for_the_job(groups: list[str | None], more: dict[str, int], state: str) -> None:
-    rows = [None if word is None else row(word) for word in groups]
-    assert app_state(rows, min_replicas=1, **more) == state  # type: ignore[arg-type]
+    states = [part_status(None if word is None else row(word)).state for word in groups]
+    assert app_state(states, min_replicas=1, **more) == state  # type: ignore[arg-type]
 
 
 def test_without_a_verdict_the_groups_decide() -> None:
     def of(*words: str) -> str:
-        return app_state([row(word) for word in words], min_replicas=2)
+        return app_state([part_status(row(word)).state for word in words], min_replicas=2)
 
     assert of("COMPLETED", "COMPLETED") == "SUCCEEDED"
     assert of("COMPLETED", "FAILED") == "FAILED"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -23,6 +24,7 @@ from torchft_x.launch.slurm.rules.actions import (
     read_status,
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
+from torchft_x.launch.slurm.rules.memory import unheard
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
 from torchft_x.launch.slurm.rules.restart import JobRestarts, Patience
 from torchft_x.timing import TIMING
@@ -358,6 +360,31 @@ def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
     assert other(runs(1), 6020, heard(SILENT)) == []
     (action,) = other(runs(1), 6026, heard(SILENT))
     assert isinstance(action, ReportLost)  # the budget was used up before
+
+
+def test_a_group_that_slurm_runs_is_not_known_to_run_before_its_supervisors_were_heard_or_while_they_are_silent() -> (
+    None
+):
+    watch = Watch(manifest(part(0), part(1, nodes=2)))
+
+    def why(text: str) -> str:
+        note = json.loads(json.dumps(watch.rules.remember(unix=1000.0)))
+        return unheard(note.get("trainer/1"), part(1, nodes=2), row(text))
+
+    begun = runs(1).replace("|n2|", "|n[2-3]|")
+    assert why(begun).startswith("Slurm has run it on n2, n3 since 2026-11-25T11:00:00, and nobody has heard of")
+    watch(begun, 0)
+    assert why(begun).startswith("Slurm has run it on n3 since")
+    both = LighthouseStatus((*HEARD.supervisors, Supervisor("1", 1, 0.1)), frozenset(), 100.0)
+    watch(begun, 1, both)
+    watch(begun, 2, None)  # the lighthouse is away
+    assert why(begun) == ""
+    watch(begun, 4)
+    assert why(begun) == f"its supervisor has been silent since {time.strftime('%H:%M:%S', time.localtime(1004))}"
+    watch(begun, 5, both)
+    assert why(begun) == ""
+    again = begun.replace("|31|0|", "|31|1|")
+    assert why(again).startswith("Slurm has run it on n2, n3 since")  # whatever was heard of the start before
 
 
 @pytest.mark.parametrize("found", [None, [], {"trainer/1": 3}, {"trainer/1": {}}, {"trainer/1": {"start": [1]}}])
