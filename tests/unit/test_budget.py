@@ -48,7 +48,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (7300, 61),
     "compat": (1170, 1),
     "core": (10090, 45),
-    "launch": (17200, 136),
+    "launch": (17300, 136),
     "observe": (5000, 39),
     "rpc": (7350, 60),
     "train": (11080, 51),

@@ -243,17 +243,19 @@ def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def last_event(run_dir: str | os.PathLike[str], role: str, name: str = "") -> dict[str, Any] | None:
-    """Return the newest event of all processes of a role; with `name`, the newest of that name. None if there is none.
+    """Return the newest event of all processes of a role; with `name`, the newest of that name. None if there is none."""
+    return max(last_events(run_dir, role, name), key=lambda e: float(e["t"]), default=None)
 
-    Reads only the end of each log.
-    """
+
+def last_events(run_dir: str | os.PathLike[str], role: str, name: str = "") -> list[dict[str, Any]]:
+    """Return the newest event of each process of a role, or the newest of that `name`. Reads only the end of each log."""
     found: list[dict[str, Any]] = []
     for path in Path(run_dir, "events").glob(f"{role}-*.jsonl"):
         with contextlib.suppress(OSError), path.open("rb") as f:
             f.seek(max(0, os.fstat(f.fileno()).st_size - _TAIL))
             events = map(_parse, reversed(f.read().split(b"\n")))
             found += islice((e for e in events if e and name in ("", e.get("event"))), 1)
-    return max(found, key=lambda e: float(e["t"]), default=None)
+    return found
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

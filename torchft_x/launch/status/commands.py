@@ -1,19 +1,22 @@
-"""``torchft_x status``, ``kill``, ``drain``, ``resume`` and ``pause``. Exit codes: 0 done, 1 failed, 2 usage error."""
+"""``torchft_x status``, ``kill``, ``drain``, ``resume`` and ``pause``.
+
+Exit codes: 0 done, 1 failed, 2 usage error, 3 no lighthouse of the run serves.
+"""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
-from torchft_x.launch.status.find import Run, find
+from torchft_x.launch.status.find import NobodyServesError, Run, find
 from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
@@ -41,8 +44,18 @@ def status(argv: list[str]) -> int:
     except KeyboardInterrupt:  # Ctrl-C is the usual end of the live view
         return 130
     except TorchftXError as e:
-        print(f"torchft_x status: {e}", file=sys.stderr)
-        return 2 if isinstance(e, ConfigError) else 1
+        if isinstance(e, NobodyServesError) and e.run_dir is not None:
+            from torchft_x.launch.status import last_known, lines
+
+            known = last_known.last_known(e.run_dir, time.time())
+            print(json.dumps(known) if args.json else "\n".join(lines.text(known)))
+        return _failed("status", e)
+
+
+def _failed(command: str, error: TorchftXError) -> int:
+    """Print the error and return the exit code."""
+    print(f"torchft_x {command}: {error}", file=sys.stderr)
+    return error.exit_code if isinstance(error, (ConfigError, NobodyServesError)) else 1
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -71,11 +84,9 @@ def _status(args: argparse.Namespace) -> int:
             watch(lambda: _look(run), first)
         except UnreachableError:
             run = find(args.run, args.token_file)  # the run may be over, or its lighthouse restarted
-            print(
-                f"{run.what} {lines.ended(run.ended)}"
-                if run.ended is not None
-                else "The lighthouse was away; look again."
-            )
+            if run.ended is None:
+                raise
+            print(f"{run.what} {lines.ended(run.ended)}")
     return 0
 
 
@@ -88,14 +99,16 @@ def _look(run: Run) -> dict[str, Any]:
         return shown
     from torchft_x.rpc.status_query import lighthouse_overview
 
-    stands_by = ""
+    why = f"No lighthouse of {run.what} answers."
     for address in (run.lighthouse, *run.others):
-        with contextlib.suppress(UnreachableError) if run.others else contextlib.nullcontext():
+        try:
             found = lighthouse_overview(address, run.token, _TIMEOUT)
             if "standby" not in found:
                 return found
-            stands_by = str(found["standby"])
-    raise UnreachableError(stands_by or f"No lighthouse of {run.what} answers.")
+            why = str(found["standby"])
+        except UnreachableError as e:
+            why = why if run.others else str(e)
+    raise NobodyServesError(why, run.run_dir)
 
 
 def _url(run: Run, first: dict[str, Any]) -> int:
@@ -150,6 +163,5 @@ def order(kind: str, argv: list[str]) -> int:
 
         print(give_order(kind, group, run.lighthouse, run.token))
     except TorchftXError as e:
-        print(f"torchft_x {kind}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, ConfigError) else 1
+        return _failed(kind, e)
     return 0

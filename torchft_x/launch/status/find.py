@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.address_files import lighthouse_files, read_address
-from torchft_x.errors import AddressError, ConfigError
+from torchft_x.errors import AddressError, ConfigError, UnreachableError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.net import Address, parse_addresses
 from torchft_x.observe.events import last_event
@@ -26,6 +26,16 @@ RUNS = "runs"
 """Folder in which components create a run directory if none is named."""
 _OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
 _CONNECT = 1.0  # seconds for a connect to one address
+
+
+class NobodyServesError(UnreachableError):
+    """Error: no lighthouse of a run serves. `run_dir` is the run's, None if only an address is known."""
+
+    exit_code = 3
+
+    def __init__(self, sentence: str, run_dir: Path | None) -> None:
+        super().__init__(sentence)
+        self.run_dir = run_dir
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,10 @@ class Run:
 
 
 def find(given: str | None, token_file: str | None = None) -> Run:
-    """Return the run. Raise `ConfigError` if there is none. Wait only for a connect to each lighthouse's address."""
+    """Return the run. Raise `ConfigError` if there is none, `NobodyServesError` if it has not ended and nobody serves.
+
+    Wait only for a connect to each lighthouse's address.
+    """
     if given is not None and is_handle(given):
         return _of_cluster(given, token_file)
     if given is not None and _is_address(given):
@@ -123,5 +136,7 @@ def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], 
         return Run(what, run_dir, address, token, others=addresses[at + 1 :])
     tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
     if run_dir is None:
-        raise ConfigError(f"No lighthouse answers at {tried}.")
-    raise ConfigError(f"No lighthouse of {what} answers ({tried}), and its events don't say how it ended.")
+        raise NobodyServesError(f"No lighthouse answers at {tried}.", None)
+    raise NobodyServesError(
+        f"No lighthouse of {what} answers ({tried}), and its events don't say how it ended.", run_dir
+    )

@@ -73,8 +73,8 @@ def totals(status: Mapping[str, Any]) -> str:
 
 
 def notices(status: Mapping[str, Any]) -> list[str]:
-    """Return the verdict, and the reason for a wait that lasts."""
-    out = []
+    """Return the verdict, the reason for a wait that lasts, and what became of a lighthouse that is away."""
+    out = [plain(status["away"])] if status.get("away") else []
     verdict, waiting = status.get("verdict"), status.get("waiting")
     if isinstance(verdict, dict):
         out.append(plain(verdict.get("sentence", "")))

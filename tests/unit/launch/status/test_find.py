@@ -10,8 +10,8 @@ import pytest
 
 from tests.util import write_secret
 from torchft_x import env
-from torchft_x.errors import ConfigError
-from torchft_x.launch.status.find import find
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.status.find import NobodyServesError, find
 
 
 def a_run(folder: Path, port: int, *events: dict[str, object], torn: str = "") -> Path:
@@ -46,7 +46,7 @@ def test_the_newest_run_by_default(tmp_path: Path, port: int, monkeypatch: pytes
 def test_an_address(port: int) -> None:
     assert find(f"http://127.0.0.1:{port}").lighthouse == ("127.0.0.1", port)
     assert find(f"127.0.0.1:1,127.0.0.1:{port}").lighthouse == ("127.0.0.1", port)
-    with pytest.raises(ConfigError, match=r"No lighthouse answers at http://127\.0\.0\.1:1\."):
+    with pytest.raises(NobodyServesError, match=r"No lighthouse answers at http://127\.0\.0\.1:1\."):
         find("127.0.0.1:1")
     with pytest.raises(ConfigError, match="has no valid port"):
         find("http://nowhere")
@@ -61,7 +61,7 @@ def test_a_run_that_is_over_is_told_from_its_events(tmp_path: Path, port: int) -
 
 def test_one_whose_lighthouse_is_gone_without_a_word(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run", 1, {"t": 1.0, "event": "quorum"}, torn="\x00\xff nonsense")
-    with pytest.raises(ConfigError, match="and its events don't say how it ended"):
+    with pytest.raises(NobodyServesError, match="and its events don't say how it ended"):
         find(str(folder))
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_run_directory_or_half_written(tmp_path: Path, files: dict[st
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o644)
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(TorchftXError, match=sentence):
         find(str(tmp_path / "run"))
 
 
