@@ -183,28 +183,30 @@ class ReconnectingStream:
             except Exception:  # a defect of ours must be logged, and must not end this task
                 log.exception("the session with the lighthouse at %s failed", self.address.url)
                 self.last_failure = "an error of our own, see the log"
-            stood = self._set_down()
+            stood, moved = self._set_down(), False
             if not stood:
                 self.failover.failed(time.monotonic())
-                await self._look_anew()
+                moved = await self._look_anew()
             else:
                 self.failover.ended(time.monotonic())
             away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
-            pause = lighthouse_choice.pause(None if stood else pause, away)
+            pause = lighthouse_choice.pause(None if stood or moved else pause, away)
             if not self._closing:
                 await asyncio.sleep(pause * _random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
-    async def _look_anew(self) -> None:
-        """Look up the lighthouses' addresses again, since one may have moved to another host."""
+    async def _look_anew(self) -> bool:
+        """Look up the lighthouses' addresses again, since one may have moved to another host. Return whether one has."""
         if self._seek is None:
-            return
+            return False
         try:
             found = tuple(await asyncio.wait_for(asyncio.to_thread(self._seek), TIMING.seek))
         except asyncio.TimeoutError:
-            return
-        if found and found != self.addresses:
-            log.info("The lighthouse has moved to %s.", ", ".join(a.url for a in found))
-            self.addresses, self.failover = found, FailoverPolicy(len(found))
+            return False
+        if not found or found == self.addresses:
+            return False
+        log.info("The lighthouse has moved to %s.", ", ".join(a.url for a in found))
+        self.addresses, self.failover = found, FailoverPolicy(len(found))
+        return True
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
         """Return whether another program may have the address of a lost lighthouse, so that the next may serve.
