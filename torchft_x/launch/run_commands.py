@@ -19,7 +19,7 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.launch.slurm.store import is_slurm_run
 from torchft_x.observe.console import harmless, plural
-from torchft_x.observe.drawing.shapes import amount
+from torchft_x.observe.drawing.units import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from torchft_x.observe.console import plural
-from torchft_x.observe.drawing.shapes import amount, seconds
+from torchft_x.observe.drawing.units import amount, seconds
 from torchft_x.observe.run.values import Loss, Run
 
 STALE = 60.0  # seconds without an event after which an unfinished run does not count as running

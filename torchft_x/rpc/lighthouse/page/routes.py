@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import re
 from collections.abc import Callable, Collection
-from functools import cache
-from pathlib import Path
 
 from torchft_x.errors import RefusedError, TorchftXError
+from torchft_x.observe.drawing import template
 from torchft_x.rpc.lighthouse.page.guard import has_token, is_own_host
 from torchft_x.rpc.lighthouse.page.http import Request, Response
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
@@ -61,7 +57,7 @@ class Routes:
         return answers[request.path]()
 
     def _page(self) -> Response:
-        body, policy = page()
+        body, policy = template.live()
         return Response(200, body, "text/html; charset=utf-8", {"Content-Security-Policy": policy})
 
     def _metrics(self) -> Response:
@@ -91,29 +87,6 @@ class Routes:
         except TorchftXError as e:
             return _error(502, str(e))
         return Response(200, json.dumps({"done": sentence}).encode(), _JSON)
-
-
-@cache
-def page() -> tuple[bytes, str]:
-    """Return the page, and the policy that lets a browser run only the page's own script and style."""
-    body = Path(__file__).with_name("page.html").read_bytes()
-    script, style = (_digests(body, tag) for tag in (b"script", b"style"))
-    rules = (
-        "default-src 'none'",
-        f"script-src {script}",
-        f"style-src {style}",
-        "connect-src 'self'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-    return body, "; ".join(rules)
-
-
-def _digests(body: bytes, tag: bytes) -> str:
-    found = re.findall(rb"<%s>(.*?)</%s>" % (tag, tag), body, re.DOTALL)
-    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'" for text in found)
 
 
 def _text(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:

@@ -11,7 +11,7 @@ from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import group
 from tests.util import wait_for
 from torchft_x.core.types import AttemptId
-from torchft_x.rpc.lighthouse.page.routes import page as the_page
+from torchft_x.observe.drawing import template
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
 
@@ -29,7 +29,7 @@ def test_the_page_runs_nothing_but_what_is_in_it(page: Served) -> None:
 
 
 def test_the_page_asks_nobody_else() -> None:
-    body = the_page()[0].decode()
+    body = template.live()[0].decode()
     assert re.findall(r"https?://(?!www\.w3\.org)[^\s'\"]+", body) == []
     for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "cookie", "style="):
         assert unsafe not in body
