@@ -30,10 +30,10 @@ from typing import Any
 
 from benchmarks.evidence import check_params
 from benchmarks.evidence.kill_test import ENDLESS, MODEL, ROOT, TOGETHER, Job
+from tests.events import training_together
 from torchft_x import env
 from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import training_together
 from torchft_x.observe.run import read_run
 
 START = 180.0  # seconds until all groups train, the first time

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.evidence import check_params
-from torchft_x.observe.report import Death, commits, death
+from tests.events import commits
+from torchft_x.observe.console import groups
 
 Event = dict[str, Any]
 
@@ -24,6 +25,19 @@ class Fault:
     group: str  # group of the victim; empty: the lighthouse
     t: float  # unix seconds
     over: float  # unix seconds until which the victim could not come back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """One kill and its cost. Times are seconds since the kill; None: it never happened."""
+
+    group: str
+    t: float  # unix seconds of the kill
+    detected: float | None  # until the first survivor knew of it
+    # Until the first commit of any survivor without it (a step that was all but done is none).
+    next_commit: float | None
+    rejoined: float | None  # until the first commit of the group's next attempt
+    dropped: int  # steps the survivors dropped before that next commit; the same step counts once
 
 
 def figures(values: list[float | None]) -> dict[str, float | None]:
@@ -140,3 +154,33 @@ def show(result: dict[str, Any]) -> None:
         )
     if not result["findings"]:
         print(f"  parameters bit-equal at all {result['shared_steps']} shared steps ({result['dumps']} dumps), no gap")
+
+
+def death(events: Sequence[Event], group: str, t: float, *, until: float = float("inf")) -> Death:
+    """Return the cost of killing a process of `group` at unix time `t`. Events from `until` on are of later kills."""
+    later = [e for e in events if t < float(e["t"]) < until]
+    ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
+    last_attempt = int(ours[-1].get("attempt", 0)) if ours else 0
+    survivors = [e for e in later if e.get("role") == "trainer" and str(e.get("group")) != group]
+    heard = [e for e in survivors if _tells_of(e, group)]
+    together = max((int(e.get("participants", 0)) for e in ours[-1:]), default=0)
+    without = [e for e in commits(survivors) if int(e.get("participants", 0)) < together]
+    return Death(
+        group=group,
+        t=t,
+        detected=_since(t, heard),
+        next_commit=_since(t, without),
+        rejoined=_since(t, [e for e in commits(later, group=group) if int(e.get("attempt", 0)) > last_attempt]),
+        dropped=len({e.get("step") for e in survivors if e.get("event") == "drop"}),
+    )
+
+
+def _tells_of(e: Event, group: str) -> bool:
+    """Return whether a survivor's event shows its knowledge of the group's loss (at a boundary, a quorum does)."""
+    if e.get("event") == "quorum":
+        return group not in groups(e.get("members"))
+    return e.get("event") == "abort" or group in groups(e.get("lost"))
+
+
+def _since(t: float, events: Sequence[Event]) -> float | None:
+    return float(events[0]["t"]) - t if events else None

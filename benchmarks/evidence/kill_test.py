@@ -28,9 +28,9 @@ from typing import Any
 
 from benchmarks.evidence import check_params
 from benchmarks.evidence.kill_report import HANG, KILL, LIGHTHOUSE, Fault, report, show
+from tests.events import commits, training_together, workers
 from torchft_x.observe.events import EventTail, read_events
 from torchft_x.observe.processes import job_processes, lighthouse_process
-from torchft_x.observe.report import commits, training_together, workers
 from torchft_x.timing import TIMING
 
 ROOT = Path(__file__).resolve().parents[2]

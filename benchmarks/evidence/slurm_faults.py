@@ -25,10 +25,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.events import commits, workers
 from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.job import SlurmFtJob, on
 from tests.journeys.jobs import SMALL
-from torchft_x.observe.report import commits, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -32,12 +32,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.events import commits
 from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.job import SlurmFtJob, on
 from tests.journeys.jobs import SMALL
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.commands import cancel
-from torchft_x.observe.report import commits
 from torchft_x.observe.run.fold import read_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from tests.events import commits, training_together
 from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.test_slurm_ft import TORCHX
 from tests.journeys.jobs import SMALL, Events
 from torchft_x import env
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits, training_together
 
 ROOT = Path(__file__).resolve().parents[2]
 

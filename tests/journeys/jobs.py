@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.events import commits, training_together, workers
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.observe.events import EventTail
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits, training_together, workers
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

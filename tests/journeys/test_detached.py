@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits, training_together, workers
 from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, Events, gone
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits, training_together, workers
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import workers
 from tests.journeys.jobs import SMALL, WARM
 from tests.journeys.test_kills import script
 from torchft_x.observe.events import read_events
-from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.journeys.jobs import BIN, running, torchx_ddp
 from torchft_x import env
-from torchft_x.observe.report import commits
 
 pytestmark = [pytest.mark.timeout(300)]
 

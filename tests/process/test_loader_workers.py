@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.journeys.jobs import BIN, running
 from tests.process.programs import python
 from torchft_x import LighthouseServer, env
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.store import Store
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.journeys.jobs import BIN, Job, running, torchx_ddp
 from tests.process.programs import python
 from torchft_x import env
-from torchft_x.observe.report import commits
 
 pytestmark = [pytest.mark.timeout(300)]
 

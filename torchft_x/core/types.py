@@ -198,6 +198,12 @@ def group_number(replica_id: str) -> int | None:
     return int(digits) if digits else None
 
 
+def by_number(groups: Iterable[str]) -> list[str]:
+    """Sort group ids by number: 2 before 10, and ids without a number last."""
+    numbers = {group: group_number(f"{group}:") for group in groups}
+    return sorted(numbers, key=lambda group: (numbers[group] is None, numbers[group] or 0, group))
+
+
 def by_rank(members: Iterable[Member]) -> tuple[Member, ...]:
     """Sort members by replica rank, which is a member's index in this order.
 

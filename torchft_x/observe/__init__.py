@@ -3,7 +3,6 @@
 * `events`: the log itself: one JSON object per line, one file per process (docs/events.md).
 * `console`: one process's events as sentences (`Story`), printed while a script of the user's own trains (`Narrator`).
 * `facts_collector`: collects the facts that a group sends to the lighthouse.
-* `report`: evaluates a run's events: the summary, and the cost of each death.
 * `worker_status`: a worker's status as bytes that its supervisor reads from shared memory.
 * `dumps`: explains the files collected at a death or a hang, with `stacks` (a process's position in its code) and
   `collectives` (which worker waits for which, from PyTorch's Flight Recorder).
@@ -12,6 +11,5 @@
 
 from torchft_x.observe.console import Story
 from torchft_x.observe.events import EventLog, read_events, subscribe
-from torchft_x.observe.report import summary
 
-__all__ = ["EventLog", "Story", "read_events", "subscribe", "summary"]
+__all__ = ["EventLog", "Story", "read_events", "subscribe"]

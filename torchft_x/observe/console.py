@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x import log_lines
-from torchft_x.core.types import BEFORE_END, group_number, group_of
+from torchft_x.core.types import BEFORE_END, by_number, group_of
 
 AGAIN = 60.0  # seconds between two lines about a step that is dropped repeatedly
 TYPICAL = 21  # number of gaps between commits of which the usual step is the median: odd, few enough to follow a change
@@ -198,16 +198,6 @@ def groups(replica_ids: Any) -> frozenset[str]:
     if not isinstance(replica_ids, (list, tuple, set, frozenset)):
         return frozenset()
     return frozenset(group_of(str(r)) for r in replica_ids)
-
-
-def by_number(names: frozenset[str] | set[str]) -> list[str]:
-    """Sort group ids by number: 2 before 10, and ids without a number last."""
-
-    def key(name: str) -> tuple[bool, int, str]:
-        number = group_number(name)
-        return (number is None, number or 0, name)
-
-    return sorted(names, key=key)
 
 
 def clause(sentence: str) -> str:

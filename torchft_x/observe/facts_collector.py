@@ -6,12 +6,12 @@ when the group server calls `take`, a few times a second at most.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.types import readable
+from torchft_x.observe.view.durations import Durations
 from torchft_x.observe.view.facts import (
     BOUNDS,
     COMMITTED,
@@ -66,7 +66,7 @@ class FactsCollector:
     def take(self, now: float) -> Facts | None:
         """Return the facts since the last call, or None. `now`: monotonic seconds."""
         self.urgent = False
-        durations: dict[str, _Counts] = {name: _Counts() for name in ("steps", "reductions", "heals")}
+        steps, reductions, heals = Durations(BOUNDS), Durations(BOUNDS), Durations(BOUNDS)
         moments: list[Moment] = []
         commits = drops = 0
         while self._heard:
@@ -75,8 +75,8 @@ class FactsCollector:
             ago = max(0.0, now - at)
             if name == "commit":
                 commits += 1
-                durations["steps"].add(event.get("duration"))
-                durations["reductions"].add(event.get("reduction"))
+                steps.add(event.get("duration"))
+                reductions.add(event.get("reduction"))
                 moments += self._committed(event, at, ago)
             elif name == "drop":
                 drops += 1
@@ -89,14 +89,14 @@ class FactsCollector:
             elif self._copying is not None:  # the copy has ended, well or not
                 self._copying = None
                 if name == "heal_end":
-                    durations["heals"].add(event.get("duration"))
+                    heals.add(event.get("duration"))
                     moments.append(Moment(what=HEALED, ago=ago, took=float(event.get("duration") or 0.0)))
         facts = Facts(
             commits=commits,
             drops=drops,
-            steps=durations["steps"].counted(),
-            reductions=durations["reductions"].counted(),
-            heals=durations["heals"].counted(),
+            steps=_counted(steps),
+            reductions=_counted(reductions),
+            heals=_counted(heals),
             moments=tuple(moments[-MOST_MOMENTS:]),
             copy=self._copy(now),
         )
@@ -126,16 +126,6 @@ class FactsCollector:
         return copy
 
 
-class _Counts:
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._sum = 0.0
-
-    def add(self, seconds: float | None) -> None:
-        if seconds is not None:
-            self._counts[bisect_left(BOUNDS, seconds)] += 1
-            self._sum += seconds
-
-    def counted(self) -> Counted:
-        used = max((i + 1 for i, count in enumerate(self._counts) if count), default=0)
-        return Counted(tuple(self._counts[:used]), self._sum)
+def _counted(durations: Durations) -> Counted:
+    used = max((i + 1 for i, count in enumerate(durations.counts) if count), default=0)
+    return Counted(tuple(durations.counts[:used]), durations.sum)

@@ -12,11 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.evidence.kill_report import death
+from tests.events import commits, training_together, workers
 from tests.extended.gpu.kit import Figures, Kit, need
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.observe.events import read_events
-from torchft_x.observe.report import commits, death, training_together, workers
 
 ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "64", "--layers", "2", "--heads", "2", "--batch-size", "4", "--seq-len", "64", "--data-mb", "0.2"]

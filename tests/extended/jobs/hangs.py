@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from tests.events import training_together
 from tests.journeys.jobs import SMALL, TRIAL, Job, running, torchx_ddp
 from tests.util import wait_for
-from torchft_x.observe.report import training_together
 from torchft_x.timing import TIMING
 
 BURN = "while True: pass"

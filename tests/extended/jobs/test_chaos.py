@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.events import training_together
 from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, running, torchx_ddp
 from tests.util import scaled
-from torchft_x.observe.report import training_together
 from torchft_x.observe.run import read_run
 from torchft_x.timing import TIMING
 

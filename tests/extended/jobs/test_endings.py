@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.extended.serving import lighthouse
 from tests.journeys.jobs import BIN, ROOT, SMALL, gone, running
 from tests.journeys.test_hsdp import hsdp
 from torchft_x import env
-from torchft_x.observe.report import commits
 from torchft_x.timing import TIMING
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.store import Store

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.extended.jobs.hangs import burners, commits_of_others, hang, lost, three_groups, together_since
 from tests.journeys.jobs import SMALL, TRIAL, Job, running, torchx_ddp
 from tests.journeys.test_late import _job as late_job
 from tests.journeys.test_lighthouse_dies import furthest
 from tests.util import wait_for
 from torchft_x.observe.processes import lighthouse_process
-from torchft_x.observe.report import commits
 from torchft_x.timing import TIMING
 
 pytestmark = [pytest.mark.timeout(400)]

@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.evidence.hsdp_reference import NOISE
 from benchmarks.evidence.kill_test import ENDLESS
+from tests.events import commits, training_together
 from tests.journeys.jobs import SMALL, WARM, running
 from tests.journeys.test_hsdp import hsdp
 from tests.journeys.test_kills import script
-from torchft_x.observe.report import commits, training_together
 
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.journeys.jobs import SMALL, WARM, Job, gone, running
 from tests.journeys.test_detached import TORCHX
 from tests.journeys.test_kills import script
 from torchft_x import env
 from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.commands import main as command
-from torchft_x.observe.report import commits
 
 pytestmark = [pytest.mark.timeout(300)]
 

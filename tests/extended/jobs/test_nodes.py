@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import workers
 from tests.journeys.jobs import BIN, SMALL, TOGETHER, WARM, gone, running
 from tests.journeys.test_kill_all import killed
 from tests.journeys.test_kills import script
 from torchft_x.observe.events import read_events
-from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.timeout(300)]
 

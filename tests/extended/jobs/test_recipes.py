@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits, workers
 from tests.journeys.jobs import gone, running, torchx_ddp
-from torchft_x.observe.report import commits, workers
 
 
 @pytest.mark.timeout(300)

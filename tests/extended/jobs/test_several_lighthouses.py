@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.journeys.jobs import SMALL, TRIAL, gone, running, torchx_ddp
 from tests.journeys.test_kills import script
 from tests.journeys.test_lighthouse_dies import furthest
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits
 
 pytestmark = [pytest.mark.timeout(400)]
 

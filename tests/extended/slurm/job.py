@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.events import training_together, workers
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, Events
 from tests.util import wait_for
@@ -19,7 +20,6 @@ from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import training_together, workers
 
 APP = "ddp-test"
 

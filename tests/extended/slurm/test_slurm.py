@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import training_together
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.extended.slurm.job import SlurmJob
 from tests.journeys.jobs import ROOT, SMALL, TOGETHER, gone
@@ -20,7 +21,6 @@ from tests.process.launch.slurm_script import NASTY, script
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import training_together
 
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits
 from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.job import SlurmFtJob
 from tests.journeys.jobs import SMALL
@@ -18,7 +19,6 @@ from torchft_x import env
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
 from torchft_x.net import parse_address
-from torchft_x.observe.report import commits
 from torchft_x.rpc.status_query import lighthouse_status
 
 pytestmark = [pytest.mark.timeout(600)]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import commits, workers
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.extended.slurm.job import SlurmJob
 from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, gone
@@ -20,7 +21,6 @@ from tests.journeys.test_detached import TORCHX
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.slurm import store
-from torchft_x.observe.report import commits, workers
 
 pytestmark = [pytest.mark.timeout(300)]
 

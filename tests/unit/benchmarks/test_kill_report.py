@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.evidence import check_params, kill_report
-from benchmarks.evidence.kill_report import HANG, KILL, Fault
+from benchmarks.evidence.kill_report import HANG, KILL, Fault, death
 
 
 def dump(group: str, step: int, drawn: int, *, attempt: int = 0, healed: bool = False) -> check_params.Dump:
@@ -69,3 +69,46 @@ def test_a_training_that_one_process_does_not_confirm_is_a_finding(capsys: pytes
     good = {"steps": 5, "losses": 10, "loss_error": 1e-6, "wholes": 10, "value_error": 2e-7}
     kill_report.show({"groups": 2, "exit_code": 0, **kill_report.report([], dumps, [], reference=good)})
     assert "10 losses differ by at most 1.0e-06, 10 whole models by 2.0e-07" in capsys.readouterr().out
+
+
+def event(t: float, name: str, group: str, attempt: int = 0, **fields: Any) -> dict[str, Any]:
+    base = {"t": t, "mono": t, "event": name, "role": "trainer", "group": group, "attempt": attempt, "rank": 0}
+    return {**base, "pid": 1000 + 10 * int(group) + attempt, **fields}
+
+
+def a_kill() -> list[dict[str, Any]]:
+    """Two groups commit every 0.1 s; group 1 is killed at 10.0, drops step 4 of group 0, and is back at 15."""
+    return [
+        event(9.0, "joined", "0"),
+        event(9.0, "joined", "1"),
+        *[event(9.7 + 0.1 * s, "commit", g, step=s, participants=2) for s in (1, 2, 3) for g in "01"],
+        event(10.001, "commit", "0", step=3, participants=2),  # a step that was all but done
+        event(10.05, "member_lost", "0", lost="1:x", reason="connection lost"),
+        event(10.06, "drop", "0", step=4, quorum=7),
+        event(10.2, "commit", "0", step=4, participants=1),
+        event(13.0, "joined", "1", attempt=1),
+        event(15.0, "commit", "0", step=5, participants=1),
+        event(15.0, "commit", "1", attempt=1, step=5, participants=1),
+        event(15.1, "commit", "0", step=6, participants=2),
+    ]
+
+
+def test_what_a_kill_cost() -> None:
+    found = death(a_kill(), "1", 10.0)
+    assert found.detected == pytest.approx(0.05)
+    assert found.next_commit == pytest.approx(0.2)  # not the step that was all but done
+    assert found.rejoined == pytest.approx(5.0)
+    assert found.dropped == 1
+
+
+def test_what_never_happened_is_none_and_later_kills_are_not_mixed_in() -> None:
+    found = death(a_kill(), "1", 10.0, until=10.1)
+    assert found.detected == pytest.approx(0.05)
+    assert (found.next_commit, found.rejoined) == (None, None)
+
+
+def test_who_stood_at_a_boundary_learns_it_from_the_next_quorum() -> None:
+    events = [e for e in a_kill() if e["event"] not in ("member_lost", "drop")]
+    assert death(events, "1", 10.0).detected is None
+    quorums = [event(10.01, "quorum", "0", members=["0:x", "1:x"]), event(10.1, "quorum", "0", members=["0:x"])]
+    assert death([*events[:8], *quorums, *events[8:]], "1", 10.0).detected == pytest.approx(0.1)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from torchft_x.observe.console import Story, by_number
+from torchft_x.core.types import by_number
+from torchft_x.observe.console import Story
 
 
 def quorum(mono: float, *groups: str, step: int = 0, healing: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torchft_x import env
 from torchft_x.observe.console import Story
 from torchft_x.observe.events import subscribe
-from torchft_x.observe.report import summary
+from torchft_x.observe.run import summary
 
 
 class _Manager(Protocol):

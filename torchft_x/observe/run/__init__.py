@@ -7,10 +7,11 @@
 * `losses`: lost members and the cost of each loss, phase by phase.
 * `fold`: combines all of this (`read_run`).
 * `collected`: restores the files from logs in which processes have printed their events.
-* `values`: the result's classes.
+* `values`: the result's classes. `summary`: a run in one line, for the end of a training.
 """
 
 from torchft_x.observe.run.fold import read_run
+from torchft_x.observe.run.summary import summary
 from torchft_x.observe.run.values import Run
 
-__all__ = ["Run", "read_run"]
+__all__ = ["Run", "read_run", "summary"]

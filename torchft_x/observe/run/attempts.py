@@ -4,60 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
-from torchft_x.observe.console import by_number
+from torchft_x.core.types import by_number
 from torchft_x.observe.run.reading import Log, Note
 from torchft_x.observe.run.values import AttemptSummary, Group, Quorum, Span
 
 
-@dataclass(eq=False)
-class _Draft:
-    """An `AttemptSummary` under construction. Times are seconds of the run's common clock."""
-
-    group: str
-    number: int
-    replica_id: str = ""
-    started: float | None = None
-    joined: float | None = None
-    healed: float | None = None
-    logs: list[Log] = field(default_factory=list)  # logs of rank 0
-    ended: float | None = None
-    code: int | None = None
-    reason: str = ""
-
-    def done(self) -> AttemptSummary:
-        first = [log.commits.t[0] + log.shift for log in self.logs if log.commits]
-        last = [log.commits.t[-1] + log.shift for log in self.logs if log.commits]
-        return AttemptSummary(
-            group=self.group,
-            number=self.number,
-            replica_id=self.replica_id,
-            started=self.started,
-            joined=self.joined,
-            healed=self.healed,
-            first_commit=min(first, default=None),
-            last_commit=max(last, default=None),
-            commits=sum(len(log.commits) for log in self.logs),
-            ended=self.ended,
-            code=self.code,
-            reason=self.reason,
-        )
-
-
 def attempts(logs: Sequence[Log], notes: Sequence[Note]) -> list[AttemptSummary]:
     """Return the attempts of all groups, in the order of their beginning."""
-    found: dict[tuple[str, int, str], _Draft] = {}
-    by_attempt: dict[tuple[str, int], _Draft] = {}
+    found: dict[tuple[str, int, str], AttemptSummary] = {}
+    by_attempt: dict[tuple[str, int], AttemptSummary] = {}
     for log in logs:
         if log.role != "trainer":
             continue
         attempt = found.setdefault(
             (log.group, log.attempt, log.replica_id if log.rank == 0 else ""),
-            _Draft(log.group, log.attempt, log.replica_id),
+            AttemptSummary(group=log.group, number=log.attempt, replica_id=log.replica_id),
         )
-        if log.rank == 0:
-            attempt.logs.append(log)
+        if log.rank == 0 and log.commits:
+            first, last = (log.commits.t[k] + log.shift for k in (0, -1))
+            attempt.first_commit = _least(first, attempt.first_commit)
+            attempt.last_commit = max(last, attempt.last_commit or last)
+            attempt.commits += len(log.commits)
     whole = {key[:2] for key in found if key[2]}
     for key in [
         key for key in found if not key[2] and key[:2] in whole
@@ -68,14 +36,16 @@ def attempts(logs: Sequence[Log], notes: Sequence[Note]) -> list[AttemptSummary]
     for note in notes:
         _take(note, found, by_attempt)
     made = {id(attempt): attempt for attempt in (*found.values(), *by_attempt.values())}
-    return sorted((attempt.done() for attempt in made.values()), key=_begin)
+    return sorted(made.values(), key=_begin)
 
 
-def _take(note: Note, found: dict[tuple[str, int, str], _Draft], by_attempt: dict[tuple[str, int], _Draft]) -> None:
+def _take(
+    note: Note, found: dict[tuple[str, int, str], AttemptSummary], by_attempt: dict[tuple[str, int], AttemptSummary]
+) -> None:
     log = note.log
     if log.role == "supervisor" and note.name in ("start", "exit") and log.group:
         number = note.of.get("attempt", 0)
-        attempt = by_attempt.setdefault((log.group, number), _Draft(log.group, number))
+        attempt = by_attempt.setdefault((log.group, number), AttemptSummary(group=log.group, number=number))
         if note.name == "start":
             attempt.started = note.t if attempt.started is None else attempt.started
         elif attempt.ended is None:

@@ -107,8 +107,10 @@ class Losses:
         committed = self.course.t[i] if i is not None else None
         end = came if committed is None else committed
         released = [n.t for n in self._between(began, end) if n.name == "abort" and n.log.group != group]
-        return replace(
-            nothing(kind=kind, fault=began, group=group, reason=clause(readable(reason))),
+        return Loss(
+            kind=kind,
+            group=group,
+            reason=clause(readable(reason)),
             fault=fault,
             detected=detected,
             released=max(released, default=None),
@@ -168,7 +170,7 @@ class Losses:
                 continue
             after = self._between(note.t, note.t + _BELONGS)
             serves = next((n.t for n in after if n.name == "start" and n.log.role == "lighthouse"), None)
-            loss = nothing(kind="lighthouse", fault=note.t, reason=clause(readable(note.of.get("reason", ""))))
+            loss = Loss(kind="lighthouse", fault=note.t, reason=clause(readable(note.of.get("reason", ""))))
             until = serves if serves is not None else note.t
             yield replace(loss, back=serves, stood=self.course.longest(note.t, until))
 
@@ -255,32 +257,8 @@ def _with_faults(losses: Sequence[Loss], faults: Sequence[Fault]) -> list[Loss]:
         until = min([fault.t + _BELONGS, *(f.t for f in faults[k + 1 :] if f.group == fault.group)])
         mine = next((x for x in left if x.group == fault.group and fault.t - _SLACK <= x.t < until), None)
         if mine is None:
-            out.append(nothing(kind="nothing", fault=fault.t, group=fault.group, by=fault))
+            out.append(Loss(kind="nothing", fault=fault.t, group=fault.group, by=fault))
             continue
         left.remove(mine)
         out.append(replace(mine, by=fault, fault=min(fault.t, mine.t)))
     return [*out, *left]
-
-
-def nothing(*, kind: str, fault: float, reason: str = "", group: str = "", by: Fault | None = None) -> Loss:
-    """Make a loss of which only the beginning is known."""
-    return Loss(
-        group=group,
-        kind=kind,
-        reason=reason,
-        fault=fault,
-        by=by,
-        detected=None,
-        released=None,
-        regrouped=None,
-        committed=None,
-        restarted=None,
-        healed=None,
-        back=None,
-        whole=None,
-        stood=0.0,
-        dropped=0,
-        redone=0,
-        without=0,
-        thrown=0,
-    )

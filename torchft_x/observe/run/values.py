@@ -18,22 +18,22 @@ class Span:
     """``starting`` (its processes), ``joining`` (they wait for a quorum, or heal), ``training``, ``out`` (left out)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AttemptSummary:
-    """A group from the start of its processes to the end of the last one."""
+    """A group from the start of its processes to the end of the last one. `attempts` alone changes it."""
 
     group: str
     number: int
-    replica_id: str  # '': it never had a Manager
-    started: float | None  # its supervisor started it
-    joined: float | None  # the first of its workers made its Manager
-    healed: float | None  # it held the state of the others, or one of its own
-    first_commit: float | None
-    last_commit: float | None
-    commits: int  # number of rank 0's commits
-    ended: float | None
-    code: int | None
-    reason: str
+    replica_id: str = ""  # '': it never had a Manager
+    started: float | None = None  # its supervisor started it
+    joined: float | None = None  # the first of its workers made its Manager
+    healed: float | None = None  # it held the state of the others, or one of its own
+    first_commit: float | None = None
+    last_commit: float | None = None
+    commits: int = 0  # number of rank 0's commits
+    ended: float | None = None
+    code: int | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Group:
 
     @property
     def restarts(self) -> int:
-        return max(0, len(self.attempts) - 1)
+        return max(0, len({attempt.number for attempt in self.attempts}) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,40 +89,40 @@ PHASES = ("fault", "detected", "released", "regrouped", "committed", "restarted"
 class Loss:
     """The loss and cost of an attempt that died, was left out, or left. Floats that may be None are times of events."""
 
-    group: str  # '': the lighthouse
     kind: str
     """``died``, ``hung``, ``lost`` (its end is unknown), ``left out``, ``left`` (gracefully), ``nothing`` (a fault
     without a lost member), ``lighthouse``."""
-    reason: str
-    fault: float | None
+    group: str = ""  # '': the lighthouse
+    reason: str = ""
+    fault: float | None = None
     """The process ended, as reported by its supervisor or chaos."""
-    by: Fault | None
+    by: Fault | None = None
     """The fault that chaos made."""
-    detected: float | None
+    detected: float | None = None
     """Another member, or the lighthouse, knew of the loss."""
-    released: float | None
+    released: float | None = None
     """The last of the other groups left the collectives in which it waited."""
-    regrouped: float | None
+    regrouped: float | None = None
     """The other groups had a quorum without it."""
-    committed: float | None
+    committed: float | None = None
     """The first commit in that quorum, or in a later one."""
-    restarted: float | None
+    restarted: float | None = None
     """The group's next attempt made its Manager."""
-    healed: float | None
+    healed: float | None = None
     """That attempt had the state of the others."""
-    back: float | None
+    back: float | None = None
     """That attempt made its first commit. For a lighthouse: the next one serves."""
-    whole: float | None
+    whole: float | None = None
     """A step was committed by as many groups as before."""
-    stood: float
+    stood: float = 0.0
     """Seconds in which no step was committed, beyond a usual step."""
-    dropped: int
+    dropped: int = 0
     """Steps that the others dropped."""
-    redone: int
+    redone: int = 0
     """Steps whose gradients were reduced again."""
-    without: int
+    without: int = 0
     """Steps that the others committed without it."""
-    thrown: int
+    thrown: int = 0
     """Committed steps that no group holds any more."""
 
     @property

@@ -21,7 +21,7 @@ MOST = 4096
 
 @dataclass(slots=True)
 class GroupAttempts:
-    """One group, as its supervisors report it. Times are unix seconds."""
+    """One group, as its supervisors report it."""
 
     group: str
     streams: dict[int, int] = field(default_factory=dict)  # open stream -> node
@@ -30,9 +30,7 @@ class GroupAttempts:
     attempt: int = 0  # number of the newest attempt
     starts: int = 0  # number of attempts that were reported to this lighthouse
     alive: bool = False  # whether the newest attempt runs
-    since: float = 0.0  # time of the last change of `alive`, `finished` or `rests`
-    code: int = 0  # exit code of the newest attempt that has ended
-    reason: str = ""  # how that attempt ended
+    reason: str = ""  # how the newest attempt that has ended did
     finished: tuple[int, str] | None = None  # code and sentence, once the supervisor is done with the group
     rests: bool = False  # whether the group is drained: not restarted until a person resumes it
 
@@ -65,8 +63,7 @@ class AttemptTable:
     def get(self, group: str) -> GroupAttempts | None:
         return self._groups.get(group)
 
-    def receive(self, event: RosterEvent, t: float) -> None:
-        """Take one event at `t` (unix seconds)."""
+    def receive(self, event: RosterEvent) -> None:
         match event:
             case SupervisorHere():
                 known = self._known(event.group)
@@ -77,27 +74,26 @@ class AttemptTable:
             case SupervisorGone():
                 self._known(event.group).streams.pop(event.stream, None)
             case AttemptStarted():
-                self._start(self._known(event.group), event, t)
+                self._start(self._known(event.group), event)
             case AttemptExited():
-                self._exit(self._known(event.group), event, t)
+                self._exit(self._known(event.group), event)
             case SupervisorFinished():
                 known = self._known(event.group)
                 if known.finished is None or not event.code:
-                    known.finished, known.alive, known.since = (event.code, event.sentence), False, t
+                    known.finished, known.alive = (event.code, event.sentence), False
             case GroupRests():
-                known = self._known(event.group)
-                known.rests, known.since = event.rests, t
+                self._known(event.group).rests = event.rests
 
-    def _start(self, known: GroupAttempts, event: AttemptStarted, t: float) -> None:
+    def _start(self, known: GroupAttempts, event: AttemptStarted) -> None:
         if event.attempt_token == known.attempt_token or event.attempt < known.attempt:  # repeated after a reconnect
             return
         self.restarts += known.starts > 0
         known.starts += 1
-        known.attempt_token, known.attempt, known.alive, known.since = event.attempt_token, event.attempt, True, t
+        known.attempt_token, known.attempt, known.alive = event.attempt_token, event.attempt, True
 
-    def _exit(self, known: GroupAttempts, event: AttemptExited, t: float) -> None:
+    def _exit(self, known: GroupAttempts, event: AttemptExited) -> None:
         if event.attempt_token == known.attempt_token and known.alive:
-            known.alive, known.code, known.reason, known.since = False, event.code, event.reason, t
+            known.alive, known.reason = False, event.reason
 
     def _known(self, group: str) -> GroupAttempts:
         if group not in self._groups:

@@ -14,9 +14,11 @@ class Durations:
         self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last bucket has no end
         self.sum = 0.0  # seconds
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
+    def add(self, seconds: float | None) -> None:
+        """Count a duration; None: it is unknown, and not counted."""
+        if seconds is not None:
+            self.counts[bisect_left(self.bounds, seconds)] += 1
+            self.sum += seconds
 
     def add_all(self, counts: Sequence[int], seconds: float) -> None:
         """Add `counts`, one per bucket from the first on, and their sum in seconds. The rest counts in the last."""

@@ -6,14 +6,14 @@ The lighthouse's shell reports what its machine has decided. Nothing is looked u
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from torchft_x.core.messages.common import Note
-from torchft_x.core.types import Quorum, group_number, group_of, listed
+from torchft_x.core.types import Quorum, by_number, group_of, listed
 from torchft_x.observe.view.durations import Durations
 from torchft_x.observe.view.facts import COMMITTED, Moment
-from torchft_x.observe.view.losses import LossEntry, of_another, of_its_own
+from torchft_x.observe.view.losses import LossEntry
 
 KEPT = 100
 """Number of quorums and of losses that are kept; a fifth as many refusals are kept."""
@@ -93,9 +93,9 @@ class History:
 
     def exited(self, group: str, reason: str, t: float) -> None:
         """Add a supervisor's report of how an attempt ended to the recent losses of its group."""
-        for i, loss in enumerate(self.losses):
+        for loss in self.losses:
             if loss.group == group and not loss.exit and t - loss.t < _SAME:
-                self._replace(i, replace(loss, exit=reason))
+                loss.exit = reason
 
     def record_moments(self, replica_id: str, moments: Iterable[Moment], t: float) -> None:
         """Record the moments that a member reports at `t`."""
@@ -135,18 +135,15 @@ class History:
         self.count["regroupings"] += 1
         groups = frozenset([m.group_id for m in quorum.members])
         back = groups & self._out.keys()  # a group may return with a new attempt before there was a quorum without it
-        joined, gone = (
-            sorted((groups - self._groups) | back, key=by_number),
-            sorted(self._groups - groups, key=by_number),
-        )
+        joined, gone = by_number((groups - self._groups) | back), by_number(self._groups - groups)
         for loss in self._waiting:
-            self.recovery.add(t - loss.t)
-            self._amend(loss, lambda known: replace(known, regrouped=t - known.t, next_id=quorum.id))
+            loss.regrouped, loss.next_id = t - loss.t, quorum.id
+            self.recovery.add(loss.regrouped)
         self._waiting = []
         for name in back:
             loss = self._out.pop(name)
-            self.rejoin.add(t - loss.t)
-            self._amend(loss, lambda known: replace(known, rejoined=t - known.t))
+            loss.rejoined = t - loss.t
+            self.rejoin.add(loss.rejoined)
         self.quorums.append(
             QuorumEntry(
                 t=t,
@@ -182,32 +179,12 @@ class History:
     def _unfold(self, replica_id: str, moment: Moment, at: float) -> None:
         """Apply a moment to all losses of other groups, and to the newest loss of the member's own group."""
         group, own = group_of(replica_id), True
-        for i in reversed(range(len(self.losses))):
-            loss = self.losses[i]
+        for loss in reversed(self.losses):
             if loss.group != group:
-                after = of_another(loss, moment, at)
+                loss.record_other(moment, at)
             elif own:
-                after, own = of_its_own(loss, replica_id, moment, at), False
-            else:
-                continue
-            if after is not loss:
-                self._replace(i, after)
-
-    def _amend(self, loss: LossEntry, change: Callable[[LossEntry], LossEntry]) -> None:
-        for i, known in enumerate(self.losses):
-            if known.t == loss.t and known.replica_id == loss.replica_id:
-                self._replace(i, change(known))
-
-    def _replace(self, index: int, loss: LossEntry) -> None:
-        before, self.losses[index] = self.losses[index], loss
-        if self._out.get(loss.group) is before:
-            self._out[loss.group] = loss
-
-
-def by_number(group: str) -> tuple[bool, int, str]:
-    """Return a sort key for group ids as people expect: 2 before 10, and ids without a number last."""
-    number = group_number(f"{group}:")
-    return (number is None, number or 0, group)
+                loss.record_own(replica_id, moment, at)
+                own = False
 
 
 def _groups(names: Iterable[str]) -> str:

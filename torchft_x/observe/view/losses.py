@@ -8,14 +8,14 @@ quorum is recorded a moment after it is sent. Times are therefore clamped to the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torchft_x.observe.view.facts import COMMITTED, HEALED, RELEASED, RESTARTED, Moment
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class LossEntry:
-    """The loss of a member of the quorum, for which nobody waits any more, and its phases."""
+    """The loss of a member of the quorum, for which nobody waits any more, and its phases, which come one by one."""
 
     t: float  # unix seconds
     group: str
@@ -39,43 +39,35 @@ class LossEntry:
     whole: float | None = None  # a step was committed by as many groups as before
     stood: float | None = None  # duration from the last commit before to the first since, at the group that was first
 
+    def record_other(self, moment: Moment, at: float) -> None:
+        """Record a moment of another group's member at `at` (unix seconds), if it belongs to this loss."""
+        since = max(0.0, at - self.t)
+        if moment.what == RELEASED and moment.quorum == self.quorum_id:
+            self.released = max(since, self.released or 0.0)
+        elif self._is_later_commit(moment):
+            since = max(since, self.regrouped or 0.0)
+            if self.committed is None or since < self.committed:
+                self.committed, self.stood = since, moment.took or None
+            self._record_whole(moment, since)
 
-def of_another(loss: LossEntry, moment: Moment, at: float) -> LossEntry:
-    """Return the loss after a moment of another group's member at `at` (unix seconds); unchanged if unrelated."""
-    since = max(0.0, at - loss.t)
-    if moment.what == RELEASED and moment.quorum == loss.quorum_id:
-        if loss.released is None or since > loss.released:
-            return replace(loss, released=since)
-    elif _commits_after(loss, moment):
-        since = max(since, loss.regrouped or 0.0)
-        if loss.committed is None or since < loss.committed:
-            loss = replace(loss, committed=since, stood=moment.took or None)
-        return _whole(loss, moment, since)
-    return loss
+    def record_own(self, replica_id: str, moment: Moment, at: float) -> None:
+        """Record a moment of the lost group's member at `at` (unix seconds), if it belongs to this loss."""
+        since = max(0.0, at - self.t)
+        if moment.what == RESTARTED and replica_id != self.replica_id and self.restarted is None:
+            self.restarted = since if self.rejoined is None else min(since, self.rejoined)
+        elif self.rejoined is None:
+            return
+        elif moment.what == HEALED and self.healed is None and at > self.t:  # a heal before the loss does not count
+            self.healed = max(since, self.rejoined)
+        elif self._is_later_commit(moment):
+            since = max(since, self.rejoined, self.healed or 0.0)
+            if self.back is None:
+                self.back, self.whole = since, None if self.whole is None else max(since, self.whole)
+            self._record_whole(moment, since)
 
+    def _is_later_commit(self, moment: Moment) -> bool:
+        return moment.what == COMMITTED and self.regrouped is not None and moment.quorum >= self.next_id
 
-def of_its_own(loss: LossEntry, replica_id: str, moment: Moment, at: float) -> LossEntry:
-    """Return the loss after a moment of the lost group's member at `at` (unix seconds); unchanged if unrelated."""
-    since = max(0.0, at - loss.t)
-    if moment.what == RESTARTED and replica_id != loss.replica_id and loss.restarted is None:
-        return replace(loss, restarted=since if loss.rejoined is None else min(since, loss.rejoined))
-    if loss.rejoined is None:
-        return loss
-    if moment.what == HEALED and loss.healed is None and at > loss.t:  # a heal before the loss does not count
-        return replace(loss, healed=max(since, loss.rejoined))
-    if _commits_after(loss, moment):
-        since = max(since, loss.rejoined, loss.healed or 0.0)
-        if loss.back is None:
-            loss = replace(loss, back=since, whole=None if loss.whole is None else max(since, loss.whole))
-        return _whole(loss, moment, since)
-    return loss
-
-
-def _commits_after(loss: LossEntry, moment: Moment) -> bool:
-    return moment.what == COMMITTED and loss.regrouped is not None and moment.quorum >= loss.next_id
-
-
-def _whole(loss: LossEntry, moment: Moment, since: float) -> LossEntry:
-    if loss.whole is not None or not 0 < loss.contributed <= moment.participants:
-        return loss
-    return replace(loss, whole=max(since, loss.back or 0.0))
+    def _record_whole(self, moment: Moment, since: float) -> None:
+        if self.whole is None and 0 < self.contributed <= moment.participants:
+            self.whole = max(since, self.back or 0.0)

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchft_x.core.lighthouse.status import MemberView, View
-from torchft_x.core.types import group_number, group_of, readable
+from torchft_x.core.types import by_number, group_number, group_of, readable
 from torchft_x.observe.view.activity import GroupFacts, activity
 from torchft_x.observe.view.attempts import AttemptTable, GroupAttempts
 from torchft_x.observe.view.facts import Copy, Tally
-from torchft_x.observe.view.history import History, by_number
+from torchft_x.observe.view.history import History
 
 SCHEMA = 1
 
@@ -125,7 +125,7 @@ def _groups(view: View, history: History, attempts: AttemptTable, job: Job, copi
     out = {_name(loss.replica_id, named): loss for loss in history.out.values()}
     gone = () if job.outcome is not None else out
     rows = []
-    for group in sorted({*named, *newest, *gone}, key=by_number):
+    for group in by_number({*named, *newest, *gone}):
         trouble = str(outcome[group]["trouble"]) if group in outcome else ""
         copy = copies.get(newest[group].replica_id) if group in newest else None
         seen = GroupFacts(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from torchft_x.observe.report import commits
+from tests.events import commits
 
 Event = dict[str, Any]
 

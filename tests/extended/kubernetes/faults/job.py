@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.events import commits, training_together
 from tests.extended.kubernetes.shell import MODEL, USER, Shell, handle_of
 from tests.unit.launch.lines import ROOT
 from tests.util import wait_for
@@ -16,7 +17,6 @@ from torchft_x.launch.kubernetes.handle import parse
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 from torchft_x.observe.events import EventTail
-from torchft_x.observe.report import commits, training_together
 
 Json = dict[str, Any]
 

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.events import commits
 from tests.extended.kubernetes.cluster import IMAGE, LocalNode, cluster, missing
 from tests.extended.kubernetes.faults.cost import cost, table, whole_at
 from tests.extended.kubernetes.faults.job import TrainingJob
@@ -28,7 +29,6 @@ from tests.extended.kubernetes.shell import TOLERATION, Shell
 from tests.extended.kubernetes.space import Space
 from tests.unit.launch.lines import ROOT
 from tests.util import scaled, wait_for
-from torchft_x.observe.report import commits
 
 NODE_GRACE = 4.0  # seconds of silence until the controller manager marks a node not ready; 40 to 50 by default
 AWAY = 60.0  # seconds without an API server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from tests.unit.observe.view.test_history import lost, of
@@ -38,12 +40,12 @@ def test_a_death_phase_by_phase() -> None:
 
 def test_what_is_told_of_another_quorum_or_attempt_says_nothing() -> None:
     h = killed()
-    before = h.losses[0]
+    before = asdict(h.losses[0])
     h.record_moments("0:x", [Moment(what=RELEASED, quorum=7, ago=0.0), Moment(what="born", ago=0.0)], 110.1)
     h.record_moments("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.0)], 110.1)  # that came late
     # The attempt that was lost.
     h.record_moments("1:x", [Moment(what=RESTARTED, ago=0.0), Moment(what=HEALED, ago=0.0)], 110.1)
-    assert h.losses[0] is before
+    assert asdict(h.losses[0]) == before
 
 
 def test_a_second_death_of_the_same_group_gets_what_its_next_attempt_tells() -> None:

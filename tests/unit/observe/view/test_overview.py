@@ -80,8 +80,8 @@ def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
 
 def test_groups_as_supervisors_name_them() -> None:
     shown = Shown()
-    shown.attempts.receive(SupervisorHere("1", "node-b", stream=1), 0.0)
-    shown.attempts.receive(AttemptStarted("1", 0, "t"), 0.0)
+    shown.attempts.receive(SupervisorHere("1", "node-b", stream=1))
+    shown.attempts.receive(AttemptStarted("1", 0, "t"))
     shown.scene.hello("train_ddp_1:x")
     groups = shown.look()["groups"]
     assert [(g["group"], g["replica_id"], g["host"], g["supervised"]) for g in groups] == [
@@ -102,14 +102,14 @@ def test_the_job_knows_who_is_awaited_and_how_it_ended() -> None:
 
 def test_a_group_that_is_started_again() -> None:
     shown = Shown()
-    shown.attempts.receive(SupervisorHere("0", "a", stream=1), 0.0)
-    shown.attempts.receive(AttemptStarted("0", 0, "token-0:x"), 0.0)
+    shown.attempts.receive(SupervisorHere("0", "a", stream=1))
+    shown.attempts.receive(AttemptStarted("0", 0, "token-0:x"))
     shown.scene.start("0:x", state=State())
     shown.scene.exited("0:x")
-    shown.attempts.receive(AttemptExited("0", 0, "token-0:x", -9, "worker 0 killed by SIGKILL"), 1.0)
+    shown.attempts.receive(AttemptExited("0", 0, "token-0:x", -9, "worker 0 killed by SIGKILL"))
     group = shown.look()["groups"][0]
     assert (group["does"], group["more"]) == ("restarts", "worker 0 killed by SIGKILL")
-    shown.attempts.receive(AttemptStarted("0", 1, "next"), 2.0)
+    shown.attempts.receive(AttemptStarted("0", 1, "next"))
     group = shown.look()["groups"][0]
     assert (group["does"], group["restarts"], group["attempt"]) == ("starts", 1, 1)
 
@@ -131,5 +131,5 @@ def test_a_member_that_dies_stays_in_the_list_unless_the_job_does_not_have_its_g
     for job in (fewer, NO_JOB):
         found = shown.look(job)
         assert (found["losses"][0]["cause"], found["counts"]["losses"]) == ("exited", {"exited": 1})
-    shown.attempts.receive(SupervisorHere("1", "node-b", stream=1), 0.0)  # until its supervisor has gone, too
+    shown.attempts.receive(SupervisorHere("1", "node-b", stream=1))  # until its supervisor has gone, too
     assert list(shown.does(fewer)) == ["0", "1"]

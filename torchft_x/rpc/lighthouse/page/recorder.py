@@ -65,10 +65,9 @@ class Recorder:
 
     def receive(self, event: RosterEvent) -> None:
         """Record a supervisor's report."""
-        t = time.time()
-        self.attempts.receive(event, t)
+        self.attempts.receive(event)
         if isinstance(event, AttemptExited):
-            self.history.exited(event.group, event.reason, t)
+            self.history.exited(event.group, event.reason, time.time())
         elif isinstance(event, GroupRests):
             self._stale = float("-inf")
 
