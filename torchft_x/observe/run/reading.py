@@ -23,20 +23,19 @@ Event = dict[str, Any]
 _LARGEST = 1 << 62  # bound of a step or a quorum id, so that it fits into a column
 _ROLES = ("trainer", "supervisor", "lighthouse", "sidecar", "keeper", "chaos")
 KEPT = {
-    "start": ("attempt", "warm"),
-    "joined": ("replica_id", "reason"),
+    "start": ("attempt",),
+    "joined": (),
     "quorum": ("quorum", "number", "step", "members", "healing"),
-    "restored": ("step",),
-    "heal_begin": ("step", "source"),
-    "heal_end": ("step", "duration"),
-    "drop": ("step", "quorum", "bytes"),
-    "redo": ("step", "quorum"),
-    "abort": ("step", "quorum"),
-    "member_lost": ("lost", "replica_id", "reason", "left", "quorum"),
+    "restored": (),
+    "heal_end": (),
+    "drop": ("step", "quorum"),
+    "redo": ("step",),
+    "abort": ("quorum",),
+    "member_lost": ("lost", "replica_id", "reason", "left"),
     "new_lineage": ("quorum", "steps", "reason"),
-    "leave": ("replica_id", "step"),
+    "leave": ("replica_id",),
     "exit": ("attempt", "code", "reason", "step"),
-    "restart": ("group", "attempt", "reason"),
+    "restart": ("group", "reason"),
     "checkpoint": ("step", "duration", "bytes"),
     "metrics": ("step", "loss"),
     "error": ("reason", "code"),
@@ -229,6 +228,6 @@ def _short(event: Event, names: tuple[str, ...]) -> dict[str, Any]:
     return out
 
 
-_TEXTS = ("reason", "replica_id", "source", "kind", "group")
+_TEXTS = ("reason", "replica_id", "kind", "group")
 _NUMBERS = ("duration", "bytes", "loss")
 _COUNTS = ("step", "quorum", "number", "steps", "attempt", "code", "rank")

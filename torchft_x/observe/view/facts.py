@@ -27,10 +27,6 @@ class Counted:
     counts: tuple[int, ...] = ()  # per bucket, not cumulative; trailing empty buckets are left out
     sum: float = 0.0  # seconds
 
-    @property
-    def number(self) -> int:
-        return sum(self.counts)
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
