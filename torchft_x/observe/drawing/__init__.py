@@ -1,8 +1,7 @@
 """A run for people: a summary in a terminal, one HTML file that needs no network, or JSON.
 
 * `figures`: the figures of a run, alone or compared with another one. `units`: numbers with their units.
-* `text`: the terminal's summary. `page`: the data of the HTML file.
-* `template`: the HTML file `page.html`, which is also the lighthouse's page.
+* `text`: the terminal's summary. `page`: the data of the HTML file, which `observe.template` makes.
 """
 
 from torchft_x.observe.drawing.figures import as_json

@@ -1,4 +1,4 @@
-"""Data of a run's page: what the template's script (`page.html`) draws, and all sentences. Times count from the run's start."""
+"""The data that `observe/page.html` draws of a run, and all its sentences. Times count from the run's start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchft_x._version import __version__
+from torchft_x.observe import template
 from torchft_x.observe.console import plural
-from torchft_x.observe.drawing import template
 from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, samples, state, usual, words
 from torchft_x.observe.drawing.text import what
 from torchft_x.observe.drawing.units import amount, clock, seconds

@@ -7,5 +7,5 @@
 * `http`: connections, with h11 for the protocol.
 * `metrics`: the overview in Prometheus' format.
 * `start`: chooses the page's address and starts its server.
-The page itself is `torchft_x/observe/drawing/page.html`.
+The page itself is `torchft_x/observe/page.html`.
 """

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection
 
 from torchft_x.errors import RefusedError, TorchftXError
-from torchft_x.observe.drawing import template
+from torchft_x.observe import template
 from torchft_x.rpc.lighthouse.page.guard import has_token, is_own_host
 from torchft_x.rpc.lighthouse.page.http import Request, Response
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk

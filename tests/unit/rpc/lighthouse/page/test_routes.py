@@ -11,7 +11,7 @@ from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import group
 from tests.util import wait_for
 from torchft_x.core.types import AttemptId
-from torchft_x.observe.drawing import template
+from torchft_x.observe import template
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
 
