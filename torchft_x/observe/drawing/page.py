@@ -96,7 +96,7 @@ def _timeline(run: Run, shown: Sequence[Loss]) -> Json:
     rows = [{"name": "lighthouse", "spans": [(0, length, "serving")], "marks": _marks(run, shown, "")}]
     for group, of_group in zip(run.groups, spans, strict=False):
         drawn = [(*_since(run, span.begin, span.end), span.what) for span in of_group]
-        rows.append({"name": f"group {group.name}", "spans": drawn, "marks": _marks(run, shown, group.name)})
+        rows.append({"name": group.name, "spans": drawn, "marks": _marks(run, shown, group.name)})
     return {"begin": 0, "end": length, "rows": rows, "bands": [_contributors(run, pixel), _rate(run)]}
 
 
@@ -145,7 +145,7 @@ def _rate(run: Run) -> Json:
         "end": end,
         "high": max(most, full) * 1.15 or 1.0,
         "usual": full,
-        "says": f"{full:.3g}/s",
+        "says": f"{full:.3g}/s" if full else " ",
     }
 
 

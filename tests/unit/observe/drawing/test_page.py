@@ -78,7 +78,7 @@ def test_each_loss_has_its_row(run: Run) -> None:
 
 def test_the_timeline_has_each_activity_and_loss(run: Run) -> None:
     drawn = section(page(run, BOOT + 100), "What happened when")["timeline"]
-    assert [row["name"] for row in drawn["rows"]] == ["lighthouse", "group 0", "group 1", "group 2"]
+    assert [row["name"] for row in drawn["rows"]] == ["lighthouse", "0", "1", "2"]
     kinds = [kind for _, _, kind in drawn["rows"][2]["spans"]]
     assert kinds == ["starting", "joining", "training", "starting", "joining", "training"]
     assert [tone for _, tone, _ in drawn["rows"][2]["marks"]] == ["fault"]
