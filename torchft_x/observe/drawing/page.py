@@ -93,21 +93,21 @@ def _timeline(run: Run, shown: Sequence[Loss]) -> Json:
     while sum(map(len, spans)) > _MOST_SPANS:
         pixel *= 2
         spans = [visible(of_group, pixel) for of_group in spans]
-    rows = [{"name": "lighthouse", "spans": [(0, length, "serving")], "marks": _marks(run, shown, "")}]
+    rows: list[Json] = [{"name": "lighthouse", "spans": [(0, length, "serving")], "marks": _marks(run, shown, "")}]
     for group, of_group in zip(run.groups, spans, strict=False):
-        drawn = [(*_since(run, span.begin, span.end), span.what) for span in of_group]
+        drawn = [(_since(run, span.begin), _since(run, span.end), span.what) for span in of_group]
         rows.append({"name": group.name, "spans": drawn, "marks": _marks(run, shown, group.name)})
     return {"begin": 0, "end": length, "rows": rows, "bands": [_contributors(run, pixel), _rate(run)]}
 
 
-def _since(run: Run, *times: float) -> list[float]:
-    return [round(t - run.began, 3) for t in times]
+def _since(run: Run, t: float) -> float:
+    return round(t - run.began, 3)
 
 
 def _marks(run: Run, losses: Iterable[Loss], group: str) -> list[tuple[float, str, str]]:
     return [
         (
-            *_since(run, loss.t),
+            _since(run, loss.t),
             "fault" if loss.by is not None or loss.kind not in ("left", "left out") else "mild",
             f"{clock(loss.t - run.began)}: {f'{loss.by.kind} by chaos' if loss.by else loss.kind}. {loss.reason}",
         )
@@ -122,8 +122,8 @@ def _contributors(run: Run, pixel: float) -> Json:
     for q in run.quorums:
         until = q.until if q.until is not None else max(q.t, run.trained[1] if run.trained else run.ended)
         if until - run.began - end > 0.4 * pixel or q.until is None:  # shorter ones are invisible
-            points.append((*_since(run, q.t), q.contributors))
-            (end,) = _since(run, until)
+            points.append((_since(run, q.t), q.contributors))
+            end = _since(run, until)
     return {
         "kind": "stairs",
         "words": "groups that contribute to a step (each quorum is a stair)",
@@ -135,7 +135,7 @@ def _contributors(run: Run, pixel: float) -> Json:
 
 def _rate(run: Run) -> Json:
     full = run.goodput.groups / run.goodput.usual if run.goodput is not None else 0.0
-    begin, end = _since(run, *(run.trained or (run.began, run.began)))
+    begin, end = (_since(run, t) for t in run.trained or (run.began, run.began))
     width = (end - begin) / max(len(run.rate), 1)
     most = sorted(run.rate)[int(0.98 * (len(run.rate) - 1))] if run.rate else 0.0
     return {
@@ -182,7 +182,9 @@ def _goodput(run: Run) -> Json:
 
 
 def _charts(runs: Sequence[Run]) -> Json:
-    run, charts, notes = runs[0], [], []
+    run = runs[0]
+    charts: list[Json] = []
+    notes = []
     if any(r.curve for r in runs):
         thin = "; thin: the other run" if len(runs) > 1 else ""
         for by, title in (("step", "loss by step"), ("time", "loss by time since the first event")):
@@ -216,7 +218,7 @@ def _charts(runs: Sequence[Run]) -> Json:
 
 def _curve(run: Run, by: str) -> list[tuple[float, float]]:
     """Return every nth point, and the last one."""
-    points = sorted((p.step if by == "step" else round(p.t - run.began, 3), p.loss) for p in run.curve)
+    points = sorted((p.step if by == "step" else _since(run, p.t), p.loss) for p in run.curve)
     every = -(-len(points) // _POINTS) or 1
     return [*points[::every], *(points[-1:] if (len(points) - 1) % every else [])]
 
