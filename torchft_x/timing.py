@@ -147,8 +147,6 @@ class Timing:
     gone_grace: float = 3.0  # time for which a supervisor's stream may be away before its group counts as lost
     arrive: float = 300.0  # for all supervisors to come, from the first event
     deserted_after: float = 15.0  # without any supervisor, until one of several lighthouses ends
-    sidecar_grace: float = 3.0  # after the last group's end, until its sidecars end
-    sidecar_missing: float = 300.0  # like `sidecar_grace`, if a group disappeared without a report
     sidecar_patience: float = 600.0  # time for which a sidecar waits without a lighthouse
     number_wait: float = 5.0  # for the lighthouse's number of a group's first attempt
 

@@ -46,6 +46,7 @@ def refused(sentence: str):
         ({"extra_roles": (ExtraRole("trainer", "x"),)}, "'trainer'.*choose another"),
         ({"extra_roles": (ExtraRole("a/b", "x"),)}, "'a/b'"),
         ({"extra_roles": (ExtraRole("e", "x"), ExtraRole("e", "y"))}, "'e' is there twice"),
+        ({"extra_roles": (ExtraRole("e", "x"),), "lighthouse": ("h:1",)}, "--lighthouse names .* stop the extra roles"),
         ({"extra_roles": (ExtraRole("e", []),)}, r"'e': the command \[\]"),
         ({"extra_roles": (ExtraRole("e", "a 'b"),)}, "can't be split"),
         ({"extra_roles": (ExtraRole("e", ["sleep", 3]),)}, "'e': the command"),  # type: ignore[list-item]

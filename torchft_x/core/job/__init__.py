@@ -5,5 +5,4 @@
 * `orders`: `Orders`, which checks kill, drain and resume, and addresses them.
 * `kept_groups`: the file in which a job's keeper names its groups to the lighthouse.
 * `sidecars`: sidecars of one job, ended with the job and never counted in its outcome.
-* `standalone_sidecars`: sidecars at a lighthouse that serves several jobs and has a roster for none of them.
 """

@@ -1,14 +1,12 @@
 """Track the programs beside the groups (an evaluator, a data service). They end with the job and never count in it.
 
 A job's lighthouse has a roster, which knows when the job is over and ends the sidecars then. A stand-alone lighthouse
-knows no job; `core.job.standalone_sidecars` decides for it.
+knows no job, so that its sidecars run until somebody stops them.
 
 The contract with the shell is that of `core.job.outcome`. Each `SidecarHere` is followed by exactly one `SidecarGone`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
@@ -43,7 +41,7 @@ class _Sidecar(Presence):
 
 
 class Sidecars:
-    """State machine of the sidecars. The owner, which knows when the job is over, calls `end` or `stop`."""
+    """State machine of the sidecars. The owner, which knows when the job is over, calls `end`."""
 
     def __init__(self, gone_grace: float = TIMING.gone_grace) -> None:
         self._grace = gone_grace  # seconds for which a stream may be away before that is logged
@@ -84,11 +82,7 @@ class Sidecars:
     def end(self, sentence: str) -> list[SidecarEffect]:
         """Stop all sidecars, present and future, because the job is over."""
         self._ended = sentence
-        return self.stop(self.present, sentence)
-
-    def stop(self, names: Iterable[str], sentence: str) -> list[SidecarEffect]:
-        """Stop these sidecars, because their job is over. Sidecars of other jobs may go on."""
-        return [StopSidecar(name, sentence) for name in sorted(names)]
+        return [StopSidecar(name, sentence) for name in sorted(self.present)]
 
     def _forget_the_oldest(self) -> None:
         if len(self._known) > REMEMBERED:

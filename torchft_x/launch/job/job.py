@@ -169,6 +169,11 @@ class FtJob:
             parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
         self._check_lighthouses()
         _ = self.trainer_resource
+        if self.lighthouse and self.extra_roles:
+            raise ConfigError(
+                f"{self.lighthouse_from} names a lighthouse of several jobs, which can't stop the extra roles when this job "
+                "ends; leave it out, so that the job brings its own, or start these programs by yourself."
+            )
         seen: set[str] = set()
         for role in self.extra_roles:
             role.check()

@@ -1,6 +1,6 @@
 """The lighthouse's service for supervisors of sidecars. Everything happens on the loop's thread.
 
-Streams become events of the roster, or of `StandaloneSidecars`."""
+Streams become events of the roster, or of `core.job.sidecars` if there is none."""
 
 from __future__ import annotations
 

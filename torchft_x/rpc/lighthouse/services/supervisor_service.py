@@ -13,7 +13,7 @@ from typing import Any
 
 from torchft_x.core.job import outcome as r
 from torchft_x.core.job.orders import Order
-from torchft_x.core.job.standalone_sidecars import StandaloneSidecars
+from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
@@ -62,7 +62,7 @@ class SupervisorService:
         self._callbacks = callbacks
         self._roster = roster  # decides when the job is over; None: the lighthouse runs until it is stopped
         self._finished = finished  # records finished supervisors
-        self._standalone = StandaloneSidecars()  # decides when sidecars end if there is no roster
+        self._known_sidecars = roster.sidecars if roster is not None else Sidecars()
         self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
         # Serves groups over several nodes.
         self._nodes = NodeService(self._feed_group, callbacks.note, callbacks.confirm)
@@ -80,8 +80,7 @@ class SupervisorService:
     def status(self) -> dict[str, Any]:
         """Return the supervisors' part of the lighthouse's status, which can be written as JSON."""
         groups = {} if self._roster is None else {"groups": self._roster.status()}
-        sidecars = (self._roster or self._standalone).sidecars.status()
-        return {**groups, "assembly": self._nodes.status(), "sidecars": sidecars}
+        return {**groups, "assembly": self._nodes.status(), "sidecars": self._known_sidecars.status()}
 
     def job(self, drained: frozenset[str]) -> Job:
         """Return the supervisors' part of the overview."""
@@ -89,7 +88,7 @@ class SupervisorService:
         return Job(
             outcome=self._roster.status() if self._roster is not None else None,
             verdict=(verdict.code, verdict.sentence) if verdict is not None else None,
-            sidecars=(self._roster or self._standalone).sidecars.status(),
+            sidecars=self._known_sidecars.status(),
             drained=drained,
         )
 
@@ -211,13 +210,16 @@ class SupervisorService:
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:
-        """Deliver an event to the roster, or to `StandaloneSidecars` if there is none, and carry out the effects."""
-        machine = self._roster or self._standalone
-        if self._roster is not None:
-            self._finished.receive(event)
+        """Deliver an event to the roster, or what concerns sidecars to these if there is none. Carry out the effects."""
+        effects: list[j.RosterEffect] = []
         if not isinstance(event, (Tick, j.QuorumIssued)):
             self._callbacks.heard(event)
-        for effect in machine.handle(event, time.monotonic()):
+        if self._roster is not None:
+            self._finished.receive(event)
+            effects += self._roster.handle(event, time.monotonic())
+        elif isinstance(event, (j.SidecarHere, j.SidecarGone, j.SidecarFinished, Tick)):
+            effects += self._known_sidecars.handle(event, time.monotonic())
+        for effect in effects:
             if isinstance(effect, StopSidecar):
                 self._sidecars.stop(effect)
             elif isinstance(effect, j.TellStop):
