@@ -132,7 +132,7 @@ class Timing:
     finish_forgotten: float = 60.0  # time after which a held group that asks again is held anew
     finish_patience: float = 60.0  # by which waiting calls are prolonged while a finished process ends
 
-    # --- stragglers (core.lighthouse.stragglers, core.training.step_clock) -------------------------------------------
+    # --- stragglers (core.lighthouse.waiting, core.training.step_clock) -------------------------------------------
 
     lateness: float = 2.0  # least time by which another group may be late; two of gloo's retransmissions fit in
     ask_moment: float = 0.5  # for the others to ask after a wait for them has expired

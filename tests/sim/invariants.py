@@ -76,7 +76,7 @@ class Checker(QuorumChecks):
             record = house.machine._members.get(node.replica_id)
             if record is None or record.proof or record.quorum_id != quorum.id:
                 continue
-            if house.machine.current is quorum and house.machine._losses.is_over(
+            if house.machine.current is quorum and house.machine._waiting.is_over(
                 record, house.clock.read(self._world.now)
             ):
                 self._violated("R13", f"{node.replica_id} commits in {self._name(quorum)}, which the {house.name} counts "

@@ -237,7 +237,7 @@ class QuorumChecks:
                 continue  # it waits, but its process is stopped
             record = node.machine._members.get(name)
             before = now - 2 * self._world.config.lighthouse.tick
-            if record is not None and node.machine._stragglers.keeps_out(record, before):
+            if record is not None and node.machine._waiting.kept_out(record, before):
                 continue  # it was late too often (R20); a member whose exclusion is over joins at the next tick
             if asker is not None and not asker.process.dead and now - heard <= limit:
                 self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "

@@ -414,7 +414,7 @@ def _kept_out(world: World) -> float:
     for house in world.lighthouses:
         if house.machine is not None:
             now = house.clock.read(world.now)
-            found += [series.until - now for series in house.machine._stragglers._series.values()]
+            found += [series.until - now for series in house.machine._waiting._series.values()]
     return max(found)
 
 

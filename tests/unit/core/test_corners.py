@@ -105,7 +105,7 @@ class TestComingBack:
     def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
         s = Scene.started("a:1", "b:1")
         record = s.record("b:1")
-        s.lighthouse._losses.probe(record, s.now)
+        s.lighthouse._waiting.probe(record, s.now)
         s.refused("b:1")
         assert record.proof
         if joins:

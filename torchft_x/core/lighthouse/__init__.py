@@ -2,8 +2,7 @@
 
 * `next_quorum`: what is waited for, when the next quorum is issued, and what a new lighthouse takes over.
 * `grants`: how many steps the members may run without asking (R5, R7).
-* `loss`: marks a member lost, tells the others, and probes suspected members.
-* `stragglers`: leaves out a member that lives but does not ask (R20).
+* `waiting`: which members are not waited for, because they are gone (R5) or do not ask (R20), and what is said then.
 * `planned_pauses`: announced silences.
 * `wait_notices`: tells waiting members what they wait for.
 * `journal_writer`: what the next lighthouse must know, as it changes (R8c).

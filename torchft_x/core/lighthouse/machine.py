@@ -6,7 +6,7 @@ Events change its parts here. The parts hold the rules:
 * `core.membership.members`: who is here or lost. `core.membership.record`: what that means.
 * `core.membership.current_quorum`: the present quorum. `core.lighthouse.next_quorum`: what follows it.
 * `core.admission.compatibility`: who may train with whom.
-* `core.lighthouse.loss`: what is said when a member is gone.
+* `core.lighthouse.waiting`: who is not waited for any more, and what is said then.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.decision_log import Decision
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
-from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.status import View, decided, member_status, quorum_status, view
-from torchft_x.core.lighthouse.stragglers import Stragglers
+from torchft_x.core.lighthouse.waiting import REFUSED, Waiting
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
@@ -76,12 +75,10 @@ class Lighthouse:
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
         self._members = MemberTable(now)  # every known member
         self._quorum_state = QuorumState(first_id, self._members)
-        self._losses = LossHandler(config, self._members, self._quorum_state)  # what is said when a member is gone
+        self._waiting = Waiting(config, self._members, self._quorum_state)  # which members are waited for
         self._grants = Grants(config, self._quorum_state)  # how far members may run without asking
         self._compatibility = CompatibilityCheck(self._members, self._quorum_state)  # which members may train together
         self._pauses = PlannedPauses(self._members, self._quorum_state)  # announced silences
-        # Leaves out members that do not ask.
-        self._stragglers = Stragglers(self._members, self._quorum_state, self._losses)
         self._finished_job = FinishedJob(
             self._members, lease=config.lease + config.lease_margin, previous=config.previous, now=now
         )
@@ -89,11 +86,10 @@ class Lighthouse:
             config,
             self._members,
             self._quorum_state,
-            self._losses,
+            self._waiting,
             self._grants,
             self._compatibility,
             self._finished_job,
-            self._stragglers,
             now=now,
             unix=unix,
         )
@@ -157,7 +153,7 @@ class Lighthouse:
             "asking": sorted(self._quorum_state.asking),
             "missing": sorted(self._quorum_state.missing),
             "members": [
-                member_status(r, inside=r.replica_id in inside, over=self._losses.is_over(r, now), now=now)
+                member_status(r, inside=r.replica_id in inside, over=self._waiting.is_over(r, now), now=now)
                 for r in self._members
             ],
             "announced": sorted(self._members.supervisors.groups),
@@ -201,7 +197,7 @@ class Lighthouse:
                 return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
             case Suspected(session, suspects):
                 known = self._members.on(session) is not None
-                return self._on_heard(session, now) + self._losses.look_after(suspects if known else (), now)
+                return self._on_heard(session, now) + self._waiting.probe_suspects(suspects if known else (), now)
             case AttemptBegun(group, attempt, token, stream):
                 self._members.begun(group, attempt)
                 self._members.supervisors.begin(group, attempt, token, stream)
@@ -277,7 +273,7 @@ class Lighthouse:
         if older.session is not None:
             effects.append(Fence(older.session, by))
             self._members.close(older)
-        return effects + self._losses.lose(older, f"{by}, a newer attempt of its group, is here", "superseded")
+        return effects + self._waiting.lose(older, f"{by}, a newer attempt of its group, is here", "superseded")
 
     def _catch_up(self, record: MemberRecord) -> list[LighthouseEffect]:
         """Tell a member that has come back on a new session to ask, unless it runs what the others run."""
@@ -286,14 +282,14 @@ class Lighthouse:
             self._members.find(record)
             return []
         if quorum_state.holds_current(record):
-            return self._losses.notify(record, quorum_state.broken) if record.lost or quorum_state.broken else []
+            return self._waiting.notify(record, quorum_state.broken) if record.lost or quorum_state.broken else []
         effects: list[LighthouseEffect] = []
         inside = record.replica_id in quorum_state.inside
         if inside and not record.lost:
             # The session broke before the member received the quorum, so the others wait for it in vain.
-            effects += self._losses.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
+            effects += self._waiting.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
-            effects += self._losses.notify(record, f"quorum {quorum_state.current.id} has been formed since.")
+            effects += self._waiting.notify(record, f"quorum {quorum_state.current.id} has been formed since.")
         elif not inside:
             self._members.find(record)
         return effects
@@ -305,17 +301,17 @@ class Lighthouse:
         member = join.member
         if member.replica_id != record.replica_id:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
-            return self._losses.refuse(record, text)
+            return self._waiting.refuse(record, text)
         text = impossible(member, self._unix + now)
         if text:
-            return self._losses.refuse(record, text)
+            return self._waiting.refuse(record, text)
         record.receive(now)
         self._quorum_state.chain.received(record.replica_id, record.quorum_id)  # this quorum answered its previous join
         self._quorum_state.committed(member.state.committed_in)
         record.address = member.address or record.address
         changed = self._compatibility.declare(record, join.traits) if join.traits is not None else ""
         if changed:
-            return self._losses.refuse(record, changed)
+            return self._waiting.refuse(record, changed)
         extended = self._grants.on_boundary(record, join, now)
         if extended:
             return extended
@@ -325,10 +321,10 @@ class Lighthouse:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
         self._ask(record, Candidate(member, join.reason, now, join.patience, join.unreached), join.number)
         if join.suspects:
-            effects += self._losses.look_after(join.suspects, now)
+            effects += self._waiting.probe_suspects(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.notify(record, now)
-        effects += self._stragglers.notify(record, now)
+        effects += self._waiting.notify_kept_out(record, now)
         if self._next_quorum.knows_all(now) and (
             join.traits is not None or record.replica_id not in self._quorum_state.inside
         ):
@@ -346,7 +342,7 @@ class Lighthouse:
     def _ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
         """Record a join. A member that asks is alive and waited for, unless it is kept out as a straggler."""
         self._members.ask(record, candidate, number)
-        if record.lost and not self._stragglers.keeps_out(record, self._now):
+        if record.lost and not self._waiting.kept_out(record, self._now):
             self._members.find(record)
         self._quorum_state.raise_ids(candidate.member.state.committed_in)
 
@@ -360,7 +356,7 @@ class Lighthouse:
             return effects
         wrong = record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         if wrong or self._quorum_state.stops_short(record.join.member):
-            effects += self._losses.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
+            effects += self._waiting.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
         return effects
 
     def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
@@ -379,7 +375,7 @@ class Lighthouse:
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
         words = f"left {BEFORE_END}" if leave.early else "left"
-        return effects + self._losses.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=words)
+        return effects + self._waiting.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=words)
 
     def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
         record = self._members.on(session)
@@ -390,9 +386,9 @@ class Lighthouse:
             return []
         record.disprove()
         if record.late:  # a sign of life does not prove that it trains
-            return self._losses.notify(record, record.lost) if record.join is None and record.quorum_id else []
+            return self._waiting.notify(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
-            return self._losses.notify(record, record.lost)
+            return self._waiting.notify(record, record.lost)
         self._find_again(record)
         return []
 
@@ -423,7 +419,7 @@ class Lighthouse:
         if record is None:
             return []
         self._members.close(record)
-        return self._losses.probe(record, now)
+        return self._waiting.probe(record, now)
 
     # --- torchft's clients ---------------------------------------------------------------------------------------
 
@@ -470,7 +466,7 @@ class Lighthouse:
     def _on_probed(self, event: Probed, now: float) -> list[LighthouseEffect]:
         self._finished_job.probed(event.replica_id, event.address, event.refused, now)
         record = self._members.get(event.replica_id)
-        return self._losses.on_probed(record, event.refused) if record is not None else []
+        return self._waiting.on_probed(record, event.refused) if record is not None else []
 
     def _on_attempt_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
@@ -479,7 +475,7 @@ class Lighthouse:
         for record in records:
             self._members.close(record)
             reason = f"its process ended with exit code {code}"
-            effects += self._losses.lose(record, reason, "exited", proof=reason)
+            effects += self._waiting.lose(record, reason, "exited", proof=reason)
         return effects
 
     def _on_tick(self, now: float) -> list[LighthouseEffect]:
@@ -489,12 +485,12 @@ class Lighthouse:
         if forgiven > c.silence.shortest:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record, reason in self._members.newly_lost(now, c.silence):
-            effects += self._losses.lose(record, reason, "silent")
-        effects += self._stragglers.poll(now, c.silence.host, lambda names: self._next_quorum.goes_without(names, now))
-        effects += self._losses.note_suspects(now)
+            effects += self._waiting.lose(record, reason, "silent")
+        effects += self._waiting.poll(now, lambda names: self._next_quorum.goes_without(names, now))
+        effects += self._waiting.note_suspects(now)
         for record in self._members.away(self._watched):
             if record.probed_at is None or now - record.probed_at >= TIMING.probe_again:
-                effects += self._losses.probe(record, now)
+                effects += self._waiting.probe(record, now)
         self._members.prune(self._watched)
         self._journal_writer.on_tick()
         return effects + self._finished_job.poll(now) + self._next_quorum.note_wait(now)

@@ -15,9 +15,8 @@ from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.heal import stranded
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
-from torchft_x.core.lighthouse.loss import LossHandler
-from torchft_x.core.lighthouse.stragglers import Stragglers
 from torchft_x.core.lighthouse.wait_notices import WaitNotices
+from torchft_x.core.lighthouse.waiting import Waiting
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
@@ -44,11 +43,10 @@ class QuorumTransition:
         config: LighthouseConfig,
         members: MemberTable,
         quorum_state: QuorumState,
-        losses: LossHandler,
+        waiting: Waiting,
         grants: Grants,
         compatibility: CompatibilityCheck,
         finished_job: FinishedJob,
-        stragglers: Stragglers,
         *,
         now: float,
         unix: float,
@@ -57,11 +55,10 @@ class QuorumTransition:
         self._config = config
         self._members = members  # every known member
         self._quorum_state = quorum_state  # the present quorum
-        self._losses = losses  # tells and refuses members
+        self._waiting = waiting  # tells, refuses and leaves out members
         self._grants = grants  # how far members may run without asking
         self._compatibility = compatibility  # which members may train together
         self._finished_job = finished_job  # which members finish the job
-        self._stragglers = stragglers  # leaves members out
         self._started_at = now
         self._unix = unix - now  # offset from monotonic to unix seconds
         self.takeover = RestartRecovery(config, now)  # recovers what preceded this process (R8)
@@ -82,7 +79,7 @@ class QuorumTransition:
             return outcome.reason if isinstance(outcome, Wait) else ""
         unheard = [r for r in self._members if r.join is not None]
         names = listed([f"{r.replica_id} ({r.lost})" for r in unheard])
-        left_out = all(r.late for r in unheard)  # by `stragglers`; they live
+        left_out = all(r.late for r in unheard)  # they live
         return f"{'Left out' if left_out else 'Nobody who has asked is alive'}: {names}." if unheard else ""
 
     def knows_all(self, now: float) -> bool:
@@ -112,7 +109,7 @@ class QuorumTransition:
         # A member that asks commits no more in the present quorum.
         away = self._quorum_state.ran - self._quorum_state.asking
         outside = [r for r in map(self._members.get, away) if r is not None] if away else []
-        over = frozenset([r.replica_id for r in outside if self._losses.is_given_up(r, now)])
+        over = frozenset([r.replica_id for r in outside if self._waiting.is_given_up(r, now)])
         c = self._config
         decision = form(
             self._quorum_state.situation(
@@ -208,7 +205,7 @@ class QuorumTransition:
         sessions = tuple([r.session for r in records if r.session is not None])
         calls = tuple([call for r in records for call in r.calls])
         quorum = self._quorum_state.issue(decision, now=now, unix=self._unix + now, lease=self._config.lease)
-        self._quorum_state.chain.close(lambda r: (x := self._members.get(r)) is None or self._losses.is_over(x, now))
+        self._quorum_state.chain.close(lambda r: (x := self._members.get(r)) is None or self._waiting.is_over(x, now))
         self._end_takeover()
         effects: list[LighthouseEffect] = []
         if left is not None:
@@ -226,7 +223,7 @@ class QuorumTransition:
     def refuse_misfits(self) -> list[LighthouseEffect]:
         """Refuse the candidates that differ from the others (`core.admission.compatibility`)."""
         misfits = self._compatibility.misfits()
-        return [effect for record, sentence in misfits for effect in self._losses.refuse(record, sentence)]
+        return [effect for record, sentence in misfits for effect in self._waiting.refuse(record, sentence)]
 
     def _weigh(self, decision: Form) -> tuple[Form, list[LighthouseEffect], list[LighthouseEffect]]:
         """Return the decision with contradicted claims set aside, the notes on these, and refusals (R22).
@@ -240,7 +237,7 @@ class QuorumTransition:
         for member, sentence in unfounded(decision.members, current, self._quorum_state.granted_through):
             record = self._members.get(member.replica_id)
             if record is not None and record.unary:
-                refusals += self._losses.refuse(record, sentence)
+                refusals += self._waiting.refuse(record, sentence)
             else:
                 doubted.add(member.replica_id)
                 notes.append(Note("doubted", f"{sentence} It heals.", member.replica_id))
@@ -253,7 +250,7 @@ class QuorumTransition:
         effects: list[LighthouseEffect] = []
         for member, sentence in stranded(members, self._quorum_state.inside):
             record = self._members.get(member.replica_id)
-            effects += self._losses.refuse(record, sentence) if record is not None else []
+            effects += self._waiting.refuse(record, sentence) if record is not None else []
         return effects
 
     def _leave_out(self, decision: Form, now: float) -> list[LighthouseEffect]:
@@ -266,7 +263,7 @@ class QuorumTransition:
         def goes_without(names: frozenset[str]) -> bool:
             return self.goes_without(names, now, top)
 
-        return self._stragglers.part(decision.members, now, goes_without)
+        return self._waiting.part(decision.members, now, goes_without)
 
     # --- what was before this process -------------------------------------------------------------------------------
 
@@ -321,7 +318,7 @@ class QuorumTransition:
             inside = record.replica_id in self._quorum_state.inside
             if inside and record.lost:
                 text = f"{record.replica_id} is lost: {record.lost}."
-                effects += self._losses.end_quorum((record.replica_id,), text, spare=record)
+                effects += self._waiting.end_quorum((record.replica_id,), text, spare=record)
             elif (
                 inside
                 and record.session is not None
@@ -329,9 +326,9 @@ class QuorumTransition:
                 and not self._quorum_state.broken
             ):
                 text = f"{record.replica_id} never received it: the lighthouse before this one died while sending it."
-                effects += self._losses.end_quorum((), text, spare=record)
+                effects += self._waiting.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
-                effects += self._losses.notify(record, f"quorum {quorum.id} has been formed since.")
+                effects += self._waiting.notify(record, f"quorum {quorum.id} has been formed since.")
         return effects + self._grants.release(self._members, now)
 
     def _end_takeover(self) -> None:

@@ -33,8 +33,8 @@ class Standing(Enum):
 TRANSITIONS = {
     (Standing.HERE, Standing.SUSPECTED): "silent, though its supervisor says that it runs",
     (Standing.SUSPECTED, Standing.HERE): "a sign of life",
-    (Standing.HERE, Standing.LOST): "lost, for one of the `CAUSES` in `core.lighthouse.loss`",
-    (Standing.SUSPECTED, Standing.LOST): "lost, for one of the `CAUSES` in `core.lighthouse.loss`",
+    (Standing.HERE, Standing.LOST): "lost, for one of the `CAUSES` in `core.lighthouse.waiting`",
+    (Standing.SUSPECTED, Standing.LOST): "lost, for one of the `CAUSES` in `core.lighthouse.waiting`",
     (Standing.HERE, Standing.LATE): "left out",
     (Standing.SUSPECTED, Standing.LATE): "left out",
     (Standing.LOST, Standing.HERE): "a join, a session without a quorum, or a sign of life where it stood",

@@ -19,4 +19,4 @@ class Note:
     replica_id: str = ""
     quorum_id: int = 0
     steps: int | None = None  # number of steps that are lost
-    cause: str = ""  # cause of a loss, one of `core.lighthouse.loss.CAUSES`
+    cause: str = ""  # cause of a loss, one of `core.lighthouse.waiting.CAUSES`

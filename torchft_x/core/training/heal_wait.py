@@ -3,7 +3,7 @@
 They train in one quorum with the healer, so their step lasts until it has caught up. The slow part is the copy, and the
 source sees whether the copy moves. So a heal has no limit but the timeout of all waits: the others wait while it moves.
 A heal that stands still for as long as a late group is waited for is given up. Then the step fails, the others ask for
-the next quorum, and a member that does not ask is left out (`core.lighthouse.stragglers`).
+the next quorum, and a member that does not ask is left out (`core.lighthouse.waiting`).
 
 The source sees nothing after the last byte is sent: checking, `load_state_dict`, a step. That may take as long as the
 copy did. If others copy, too, from another source or on other ranks of the group, finished healers wait for those; then

@@ -1,6 +1,6 @@
 """Detects a hung group, whose processes must be killed. Pure: the observations of the processes are given.
 
-Leaving a late group out of the quorum is cheap and happens early (core/lighthouse/stragglers.py). Killing its processes
+Leaving a late group out of the quorum is cheap and happens early (core/lighthouse/waiting.py). Killing its processes
 throws away their work, so it happens late and requires all of this evidence for a while:
 
 * no step, though the group neither waits for other groups nor has announced a pause;

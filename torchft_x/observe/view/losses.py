@@ -20,7 +20,7 @@ class LossEntry:
     t: float  # unix seconds
     group: str
     replica_id: str
-    cause: str  # one of `core.lighthouse.loss.CAUSES`
+    cause: str  # one of `core.lighthouse.waiting.CAUSES`
     reason: str  # a sentence
     exit: str = ""  # how the member ended, as its supervisor reports
     step: int

@@ -21,11 +21,11 @@ CORE = Path(torchft_x.core.__file__).parent
 WRITERS = {
     "address": "lighthouse/machine.py",
     "lease_sent": "lighthouse/grants.py",
-    "notified": "lighthouse/loss.py",
+    "notified": "lighthouse/waiting.py",
     "pause_reason": "lighthouse/planned_pauses.py",
     "pause_until": "lighthouse/planned_pauses.py",
-    "probed_at": "lighthouse/loss.py",
-    "refused": "lighthouse/loss.py",
+    "probed_at": "lighthouse/waiting.py",
+    "refused": "lighthouse/waiting.py",
     "traits": "admission/compatibility.py",
 }
 """The fields of a record that are written outside of `membership`, each by the one part that decides by it."""

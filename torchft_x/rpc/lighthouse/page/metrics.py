@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from torchft_x.core.lighthouse.loss import CAUSES
+from torchft_x.core.lighthouse.waiting import CAUSES
 from torchft_x.observe.view.activity import DOES
 from torchft_x.observe.view.durations import Durations
 from torchft_x.rpc.lighthouse.page.recorder import Recorder

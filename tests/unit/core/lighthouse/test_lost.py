@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, member, of, overs, quorum
-from torchft_x.core.lighthouse.loss import CAUSES
+from torchft_x.core.lighthouse.waiting import CAUSES
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import (
     Closed,
