@@ -32,7 +32,6 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     deserted_after                <  lighthouse_away               ranks still wait when another lighthouse takes over
     takeover                      <  new_lineage                   survivors of a quorum have precedence
     new_lineage                   <  one_wait                      asks of one wait are counted together
-    lighthouse_back               <  takeover                      a lighthouse that is back soon reports its reason to wait
     ask_moment                    <  lateness                      an ask takes less time than a lateness
     lateness + ask_moment         <  hang_quiet                    a late group is evicted before it is examined
     peer_patience                 <  first_ask                     a first step loads and compiles
@@ -106,7 +105,6 @@ class Timing:
     promised: float = 1.5  # time whose steps a group without a session grants itself; covers a pause and a connect
     promise_again: float = 60.0  # between two such promises in one quorum; newcomers wait for their end
     lighthouse_away: float = 180.0  # until a rank gives up without a lighthouse, whose host may be replaced meanwhile
-    lighthouse_back: float = 1.0  # for a lighthouse that is back to report its reason to wait
 
     # --- leases and grants (core.membership, core.restart) -----------------------------------------------------------
 
@@ -130,7 +128,6 @@ class Timing:
     probe_again: float = 1.0  # between two probes of an absent member; only its end lets a new lineage begin
     finish_grace: float = 10.0  # time for which a group of a finished job is held for one that finished it
     finish_forgotten: float = 60.0  # time after which a held group that asks again is held anew
-    finish_patience: float = 60.0  # by which waiting calls are prolonged while a finished process ends
 
     # --- stragglers (core.lighthouse.waiting, core.training.step_clock) -------------------------------------------
 

@@ -58,9 +58,7 @@ class WorldConfig:
     quorum_timeout: float = 15.0
     """Seconds that a rank waits for a quorum."""
     endures: float = 0.0
-    """Additional seconds that a rank waits while the lighthouse is away or waits for a lease
-    (core.group.quorum_deadline).
-    """
+    """Additional seconds that a rank waits while something is heard about the wait (core.group.quorum_deadline)."""
     rehearses: bool = False
     """Let a newcomer make its first step alone before it asks, if others train already."""
     connect_limit: float = 1.5

@@ -109,7 +109,7 @@ class GroupNode:
 
     def _tick(self) -> None:
         self.feed(Tick())
-        for call in self.deadline.expired(self._clock_now):
+        for call in self.deadline.expired(self.machine.incomplete, self._clock_now):
             self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
         self.world.after(TICK, self.process, self._tick)
@@ -144,7 +144,6 @@ class GroupNode:
             if effect.commit is not None:
                 world.note(self.replica_id, "commits {} late", effect.commit.state)
                 world.checker.on_late(self, effect.quorum, effect.commit)
-            self.deadline.answered(self._clock_now)
             for call in effect.calls:
                 self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
         elif isinstance(effect, gm.SendProgress):
@@ -269,7 +268,7 @@ class GroupNode:
         if isinstance(message, (gm.QuorumRevoked, gm.GrantArrived, gm.FencedArrived, gm.RefusedArrived)):
             self.feed(message)
         elif isinstance(message, lm.SendWaits):
-            self.deadline.wait_notice(message.reason, message.lease, self._clock_now)
+            self.deadline.waits(message.reason, message.pauses, self._clock_now)
         else:
             self.feed(gm.QuorumArrived(message))
 

@@ -215,8 +215,6 @@ class LighthouseNode:
                 self.book.joins.pop(effect.session, None)  # the grant answers the open join, if there is one
                 self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
                                                              effect.number))  # fmt: skip
-            elif isinstance(effect, lm.SendPatience):
-                note(name, "tells {} to wait {:g} s longer", self._names(effect.sessions), effect.seconds)
             elif isinstance(effect, lm.Fence):
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
                 self.book.drop(effect.session)

@@ -69,8 +69,8 @@ class Manager:
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: limit for reductions, healing and the vote. If it is not set, ranks of one group wait for each other
             for ten minutes.
-        quorum_timeout: limit for `start_quorum`. If it is not set, the limit is a minute. Time does not count while the
-            lighthouse says what it waits for (an hour in all), or is away (three minutes in all).
+        quorum_timeout: limit for `start_quorum`. If it is not set, it gives up when the lighthouse has not told for a
+            minute what it waits for, or was away for three minutes, and after an hour in all.
         connect_timeout: limit for finding the group's store, its server and the lighthouse.
         rank, world_size: rank of this process in its group, and the group's size (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC counts every healthy group. FIXED_WITH_SPARES counts at most `min_replica_size`.

@@ -50,7 +50,8 @@ class Player:
         options = dict(w.split("=", 1) for w in words[1:] if "=" in w)
         if words[0] == "undecided":
             return [self._ids(self.scene.lighthouse.undecided) or "-"]
-        return [self.show(e) for e in self.do(words[0], names, options)]
+        shown = [self.show(e) for e in self.do(words[0], names, options)]
+        return [text for i, text in enumerate(shown) if not (text.startswith("waits") and text in shown[:i])]
 
     def do(self, action: str, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
         s = self.scene
@@ -116,8 +117,8 @@ class Player:
                 text = f"{head} {quorum.granted_through} to {' and '.join(to)}: {members}"
             case RevokeQuorum(sessions, quorum_id, lost, reason):
                 text = f"over {quorum_id} to sessions {_list(sessions)}, lost {_list(lost) or 'nobody'}: {reason}"
-            case SendWaits(sessions, reason, lease):
-                text = f"waits{' for a lease' if lease else ''}, to sessions {_list(sessions)}: {reason}"
+            case SendWaits(sessions, reason):
+                text = f"waits, to sessions {_list(sessions)}: {reason}"
             case Fence(session, by):
                 text = f"fence session {session} by {by}"
             case Refuse(sentence, session, call):

@@ -22,8 +22,8 @@ from dataclasses import replace
 from torchft_x.core.journal import Departure, JournalEntry
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
-from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
-from torchft_x.core.quorum.rule import Candidate, Form, Wait
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, StopGroup
+from torchft_x.core.quorum.rule import Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
 from torchft_x.timing import TIMING
 
@@ -57,7 +57,6 @@ class FinishedJob:
         self._heard = {d.replica_id: now for d in left}
         self.job = job  # groups that were members since the last job was finished; a new tuple when it changes
         self._looked = now  # when processes were last checked
-        self._notified_at: dict[int, float] = {}  # session -> when it was last told to be patient (`SendPatience`)
         # Group -> when its wait began, and when it was last seen to wait.
         self._held: dict[str, tuple[float, float]] = {}
         self.departures = tuple(self._left.values())  # a new tuple exactly when one changes
@@ -164,7 +163,6 @@ class FinishedJob:
             which = f"{listed(running)} left at the end of the training" if running else f"{listed(silent)} is gone"
             return Wait(
                 f"{which}, and its process still runs: nobody trains the job again before it is known how that ends.",
-                lease=True,
                 ending=True,
             )
         if not self._left or groups.difference(self.job):
@@ -191,20 +189,14 @@ class FinishedJob:
             finished=True,
         )
 
-    def notify(self, wait: Wait, asking: Iterable[Candidate], now: float) -> list[LighthouseEffect]:
-        """Return what to tell the members that ask: to be patient, or, after `finish_grace`, that the job is over."""
+    def stop_late(self, reason: str, asking: Iterable[MemberRecord], now: float) -> list[LighthouseEffect]:
+        """Stop the members that ask, because the job is finished, when they have asked for `finish_grace`."""
         effects: list[LighthouseEffect] = []
-        records = {
-            r.session: r for c in asking if (r := self._members.get(c.member.replica_id)) and r.session is not None
-        }
-        if wait.ending:
-            due = tuple(s for s, r in records.items() if self._is_due(s, r, now))
-            effects += [SendPatience(due, TIMING.finish_patience, wait.reason)] if due else []
-        for session, record in records.items():
-            if wait.finished and record.join is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
+        for record in asking:
+            if record.session is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
                 self.early |= {record.replica_id}  # a stopped process may exit with 0, which finishes nothing
                 group = self._members.supervisors.group_of(record.attempt_id.token)
-                effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
+                effects.append(StopGroup(group, reason) if group else Refuse(reason, session=record.session))
         return effects
 
     def _held_since(self, record: MemberRecord, now: float) -> float:
@@ -220,19 +212,6 @@ class FinishedJob:
             since = min(since, record.join.since)
         self._held[group] = since, now
         return since
-
-    def _is_due(self, session: int, record: MemberRecord, now: float) -> bool:
-        """Return whether to tell this member now to be patient, and note the time if so.
-
-        It must have a supervisor, as the wait itself rests on a supervisor's word that a process runs.
-        """
-        if (
-            not record.attempt_id.token
-            or now - self._notified_at.get(session, -TIMING.finish_patience) < TIMING.finish_patience / 2
-        ):
-            return False
-        self._notified_at[session] = now
-        return True
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@
 * `phase`: the phases of a group, the transitions between them, and the decisions that led to its phase.
 * `join`: how the asks of all ranks are merged into one join.
 * `lease`: the quorum that the group holds, its grant and its lease (R7, R11, R16).
-* `quorum_deadline`: how long a rank waits for a quorum when its user has not set a time. That time does not run while
-  the lighthouse is away.
+* `quorum_deadline`: how long a rank waits for a quorum.
 * `lighthouse_choice`: which of several lighthouses a client tries, and when it moves on to the next one.
 """

@@ -2,9 +2,8 @@
 
 * `next_quorum`: what is waited for, when the next quorum is issued, and what a new lighthouse takes over.
 * `grants`: how many steps the members may run without asking (R5, R7).
-* `waiting`: which members are not waited for, because they are gone (R5) or do not ask (R20), and what is said then.
-* `planned_pauses`: announced silences.
-* `wait_notices`: tells waiting members what they wait for.
+* `waiting`: which members are not waited for, because they are gone (R5) or do not ask (R20), what is said then,
+  and what members that ask are told; announced pauses.
 * `journal_writer`: what the next lighthouse must know, as it changes (R8c).
 * `status`: the lighthouse's state as JSON, for people.
 

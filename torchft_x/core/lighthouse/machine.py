@@ -21,7 +21,6 @@ from torchft_x.core.decision_log import Decision
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
-from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.status import View, decided, member_status, quorum_status, view
 from torchft_x.core.lighthouse.waiting import REFUSED, Waiting
 from torchft_x.core.membership.config import LighthouseConfig
@@ -78,7 +77,6 @@ class Lighthouse:
         self._waiting = Waiting(config, self._members, self._quorum_state)  # which members are waited for
         self._grants = Grants(config, self._quorum_state)  # how far members may run without asking
         self._compatibility = CompatibilityCheck(self._members, self._quorum_state)  # which members may train together
-        self._pauses = PlannedPauses(self._members, self._quorum_state)  # announced silences
         self._finished_job = FinishedJob(
             self._members, lease=config.lease + config.lease_margin, previous=config.previous, now=now
         )
@@ -194,7 +192,9 @@ class Lighthouse:
             case Probed():
                 return self._on_probed(event, now)
             case Paused():
-                return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
+                record = self._members.on(event.session)
+                paused = self._waiting.pause(record, event, now) if record is not None else []
+                return self._on_heard(event.session, now) + paused
             case Suspected(session, suspects):
                 known = self._members.on(session) is not None
                 return self._on_heard(session, now) + self._waiting.probe_suspects(suspects if known else (), now)
@@ -323,8 +323,6 @@ class Lighthouse:
         if join.suspects:
             effects += self._waiting.probe_suspects(join.suspects, now)
         effects += self._after_ask(record)
-        effects += self._pauses.notify(record, now)
-        effects += self._waiting.notify_kept_out(record, now)
         if self._next_quorum.knows_all(now) and (
             join.traits is not None or record.replica_id not in self._quorum_state.inside
         ):

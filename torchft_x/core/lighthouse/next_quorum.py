@@ -15,7 +15,6 @@ from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.heal import stranded
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
-from torchft_x.core.lighthouse.wait_notices import WaitNotices
 from torchft_x.core.lighthouse.waiting import Waiting
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
@@ -64,7 +63,6 @@ class QuorumTransition:
         self.takeover = RestartRecovery(config, now)  # recovers what preceded this process (R8)
         self._inherits = False  # whether a journal was found
         self._inherited = 0  # id of the quorum found in the journal (R8c); 0: none, or known to be old
-        self._waits = WaitNotices()  # what waiting members were told
         self._noted = ""  # reason for waiting that was logged last
 
     def __repr__(self) -> str:
@@ -142,25 +140,24 @@ class QuorumTransition:
         )
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:
-        """Return a log line if the reason for waiting is new, and notices that are due to waiting members.
+        """Return a log line if the reason for waiting is new, and what members that have asked are told.
 
         Do nothing before a member has waited for `_NOTE_WAIT_AFTER` seconds.
         """
-        joins = [(r, r.join) for r in self._members if r.join is not None and not r.late]  # late members were told why
-        waiting = [r for r, join in joins if now - join.since >= _NOTE_WAIT_AFTER]
-        if not waiting:
+        asked = [r for r in self._members if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
+        if not asked:
             return []
         outcome = self.outcome(now) if self._quorum_state.asking else None
+        wait = outcome if isinstance(outcome, Wait) else None
         effects: list[LighthouseEffect] = []
-        reason = outcome.reason if isinstance(outcome, Wait) else self.undecided(now)
-        if reason and reason != self._noted:
+        reason = wait.reason if wait is not None else self.undecided(now)
+        in_time = [r for r in asked if not r.late]  # the log has said already why the others are left out
+        if in_time and reason and reason != self._noted:
             self._noted = reason
             effects.append(Note("undecided", reason))
-        if isinstance(outcome, Wait):
-            effects += self._waits.notify([r.session for r in waiting if r.session is not None], outcome, now)
-            if outcome.ending or outcome.finished:
-                effects += self._finished_job.notify(outcome, [r.join for r in waiting if r.join is not None], now)
-        return effects
+        if wait is not None and wait.finished:
+            effects += self._finished_job.stop_late(wait.reason, in_time, now)
+        return effects + self._waiting.tell(reason, wait is not None and wait.ending, now)
 
     # --- the next one --------------------------------------------------------------------------------------------
 

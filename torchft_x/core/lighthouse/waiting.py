@@ -1,4 +1,4 @@
-"""Decides which members nobody waits for any more, and tells the others.
+"""Decides which members nobody waits for any more, and tells the others. Tells those that ask what is waited for.
 
 * **Lost** (R5): a member that is gone, or taken for gone. Every member that may stand in a collective with it is told, so
   that nobody waits for a time-out of the backend. Suspected members are probed.
@@ -13,6 +13,9 @@ in vain in a reduction, and that node's supervisor is silent. Then nobody waits 
 
 A broken link between two members shows when they connect: both ask again, and name each other. Every quorum with both
 would fail like the one before, so one of them is left out when that has happened twice (decision 86).
+
+A member may announce a pause: an evaluation, a checkpoint, a compile. Meanwhile its silence counts for nothing, and the
+others wait for it as for a slow one.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
@@ -27,7 +31,7 @@ from torchft_x.core.membership.failure_detector import suspect
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord, Standing
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, RevokeQuorum, SendWaits
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, Probe, Refuse, RevokeQuorum, SendWaits
 from torchft_x.core.types import JoinReason, Member, group_of, listed
 from torchft_x.timing import TIMING
 
@@ -38,6 +42,7 @@ group is here; its address refuses connections."""
 REFUSED = "it was refused"  # why a member that was turned away is lost; its heartbeats count for nothing
 # Seconds within which several suspicions of one member cause a single probe.
 _PROBE_PAUSE = 0.05
+LONGEST_PAUSE = 86400.0  # seconds; a longer one is cut to it
 _Link = tuple[str, str]
 """Two members by replica id, in rank order; or their group ids."""
 GoesWithout = Callable[[frozenset[str]], bool]
@@ -55,7 +60,7 @@ class _Series:
 
 
 class Waiting:
-    """Marks members lost or late, ends their quorum, probes suspects, and lets late members in again.
+    """Marks members lost or late, ends their quorum, probes suspects, lets late members in again, and reports waits.
 
     Part of the lighthouse; shares its member table and quorum state.
     """
@@ -66,6 +71,7 @@ class Waiting:
         self._quorum_state = quorum_state  # the present quorum; which members have asked, and which are missing
         self._series: dict[tuple[str, ...], _Series] = {}  # by group id (late), or by two (no link)
         self._judged = 0  # id of the quorum whose links were checked last
+        self._told_at = -inf  # when members were last told what is waited for
 
     def __repr__(self) -> str:
         return f"<Waiting {sorted(self._series)}>"
@@ -201,15 +207,6 @@ class Waiting:
         others_go_on = self._quorum_state.inside - self._quorum_state.gone
         return max(0.0, series.until - now) if record.late and series is not None and others_go_on else 0.0
 
-    def notify_kept_out(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
-        """Tell a member that has asked how long it is kept out, if it is."""
-        left = self.kept_out(record, now)
-        if record.session is None or not left:
-            return []
-        why = self._series[(group_of(record.replica_id),)].why
-        reason = f"{record.replica_id} is left out: {why}; it is let in again in {left:.0f} s."
-        return [SendWaits((record.session,), reason, False)]
-
     def poll(self, now: float, goes_without: GoesWithout) -> list[LighthouseEffect]:
         """Leave out members that are late, and let in those that were kept out for long enough. Called at ticks.
 
@@ -269,8 +266,44 @@ class Waiting:
                 f"The link between {name} and {others} is broken: they could not connect with each other again, and the "
                 f"lighthouse hears both; the others go on without {name}, which is let in again in {seconds:g} s."
             )
-            effects += [Note("kept_out", text, name), *self.notify_kept_out(record, now)]
+            effects.append(Note("kept_out", text, name))
         return effects
+
+    # --- waits ---------------------------------------------------------------------------------------------------
+
+    def pause(self, record: MemberRecord, event: Paused, now: float) -> list[LighthouseEffect]:
+        """Record that this member announces a pause, or its end."""
+        if event.seconds <= 0:
+            record.pause_until = min(record.pause_until, now)
+            return []
+        record.pause_until, record.pause_reason = now + min(event.seconds, LONGEST_PAUSE), event.reason
+        text = f"{record.replica_id} pauses for up to {event.seconds:g} s: {event.reason}."
+        return [Note("pause", text, record.replica_id)]
+
+    def tell(self, reason: str, ending: bool, now: float) -> list[LighthouseEffect]:
+        """Tell each member that has asked, in each second of its wait, what is waited for. Called at ticks.
+
+        `reason`: why there is no quorum; '' if one is about to form. `ending`: because the job is being finished.
+        """
+        pausing = [r for r in self._awaited if r.pause_until > now]
+        pauses = "".join(f" {r.replica_id} pauses: {r.pause_reason}." for r in pausing)
+        due: dict[tuple[str, bool], list[int]] = {}
+        for record in self._members:
+            if record.join is None or record.session is None:
+                continue
+            seconds = (now - record.join.since) // 1.0
+            if seconds < 1 or seconds == (self._told_at - record.join.since) // 1.0:
+                continue
+            if left := self.kept_out(record, now):
+                why = self._series[(group_of(record.replica_id),)].why
+                text = f"{record.replica_id} is left out: {why}; it is let in again in {left:.0f} s."
+                due.setdefault((text, False), []).append(record.session)
+            elif reason:
+                # A supervisor reports when the process that finishes the job has ended.
+                prolongs = bool(pausing) or (ending and bool(record.attempt_id.token))
+                due.setdefault((reason + pauses, prolongs), []).append(record.session)
+        self._told_at = now
+        return [SendWaits(tuple(sessions), text, prolongs) for (text, prolongs), sessions in due.items()]
 
     # --- inside --------------------------------------------------------------------------------------------------
 

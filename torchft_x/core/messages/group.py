@@ -32,7 +32,7 @@ class Ask:
     keeps: bool = False  # the rank is inside a step whose gradients it can reduce again if the quorum requires it
     votes_late: bool = False  # as in `Member`
     patience: float = inf  # seconds for which the rank waits for other groups that do not ask (R20)
-    usual: float = 0.0  # limit in seconds while the lighthouse gives no reason to wait; 0: the call's own deadline only
+    usual: float = 0.0  # seconds after which it gives up if nothing was heard; 0: the call's own deadline only
     unreached: tuple[str, ...] = ()  # as in `messages.lighthouse.Join`
     held: Ranges = ()  # slots whose gradients the rank keeps; equal on all ranks of the group that `keeps`
     weight: int = 1  # as in `Member`
@@ -123,17 +123,7 @@ class WaitsArrived:
     """The lighthouse reports what it waits for. Only `core.group.quorum_deadline` uses this, not the group."""
 
     reason: str
-    lease: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PatienceArrived:
-    """A quorum may take `seconds` longer: a member has announced a pause. 0: the pause is over.
-
-    Only `core.group.quorum_deadline` uses this."""
-
-    seconds: float
-    reason: str
+    pauses: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,20 +246,11 @@ class RevokeQuorum:
 
 @dataclass(frozen=True, slots=True)
 class SendWaits:
-    """Tell these sessions, which have asked, why there is no quorum yet."""
+    """Tell these sessions, which have asked, why there is no quorum yet. It is repeated in each second."""
 
     sessions: tuple[int, ...]
     reason: str
-    lease: bool  # whether the wait may last until the end of a member's lease
-
-
-@dataclass(frozen=True, slots=True)
-class SendPatience:
-    """Tell these sessions that a quorum may take `seconds` longer: a member has announced a pause. 0: it is over."""
-
-    sessions: tuple[int, ...]
-    seconds: float
-    reason: str
+    pauses: bool  # whether a member that pauses or finishes the job is waited for, which no limit of a user ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,16 +294,5 @@ class Probe:
 
 
 LighthouseEffect = (
-    Keep
-    | Issue
-    | Extend
-    | RevokeQuorum
-    | SendWaits
-    | SendPatience
-    | Fence
-    | CloseSession
-    | Refuse
-    | StopGroup
-    | Probe
-    | Note
+    Keep | Issue | Extend | RevokeQuorum | SendWaits | Fence | CloseSession | Refuse | StopGroup | Probe | Note
 )

@@ -20,10 +20,8 @@ class Wait:
 
     reason: str
     until: float | None = None  # when time alone may end the wait; None: only an event can
-    lease: bool = False  # the wait may last until a member's lease ends
     ending: bool = False  # R21: the job is being finished, by a process that still runs
     finished: bool = False  # R21: the job is finished
-    running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum without an heir here
 
 
 _WENT_WRONG = (JoinReason.FAILED, JoinReason.REJOINED)  # the process groups can't be used any more
@@ -103,9 +101,7 @@ def form(s: QuorumInputs) -> Form | Wait:
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
                 f"commit in it, or come back with it: waiting for them, for proof that they have ended, or until "
-                f"{s.longest_wait:g} s have passed since they were heard of.",
-                lease=True,
-                running=tuple(running),
+                f"{s.longest_wait:g} s have passed since they were heard of."
             )
     if left is not None:
         wait = _not_all_here(s, chosen, min(s.join_timeout, TIMING.new_lineage), "A new lineage can begin")
@@ -197,7 +193,6 @@ def _held_elsewhere(s: QuorumInputs, chosen: list[Candidate]) -> Wait | None:
         f"Nobody who has asked stands further than {best}, and supervisors hold newer states in memory: waiting for {holds} to "
         f"start again, or until {s.longest_wait:g} s have passed since the first ask.",
         until,
-        lease=True,
     )
 
 

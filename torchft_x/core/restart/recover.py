@@ -131,7 +131,7 @@ def decide_restart(inputs: RecoveryInputs) -> NothingToAdopt | Adopt | Wait:
     if newest is None:
         if inputs.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
-            return Wait(text, lease_end, lease=True)
+            return Wait(text, lease_end)
         grace_end = inputs.started_at + inputs.hello_grace
         if not inputs.new_job and not inputs.restarted and inputs.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
@@ -144,7 +144,6 @@ def decide_restart(inputs: RecoveryInputs) -> NothingToAdopt | Adopt | Wait:
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
         "report with a valid lease, or until every lease from before the start is over.",
         lease_end,
-        lease=True,
     )
 
 

@@ -102,9 +102,6 @@ _DOWN = OneOf(
     fenced=Codec(pb.Fenced, gm.FencedArrived, lm.Fence),
     refused=Codec(pb.Refused, gm.RefusedArrived, lm.Refuse),
     waits=Codec(pb.Waits, gm.WaitsArrived, lm.SendWaits, writers={"reason": lambda reason: reason[: limits.MAX_TEXT]}),
-    patience=Codec(
-        pb.Patience, gm.PatienceArrived, lm.SendPatience, limits={"seconds": (limits.check_seconds, "patience")}
-    ),
 )
 _PEER_MEMBER = Codec(
     peer_pb.QuorumMember,
@@ -148,16 +145,16 @@ def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
     return event
 
 
-def down_bytes(sent: lm.Extend | lm.RevokeQuorum | lm.Fence | lm.Refuse | lm.SendWaits | lm.SendPatience) -> bytes:
+def down_bytes(sent: lm.Extend | lm.RevokeQuorum | lm.Fence | lm.Refuse | lm.SendWaits) -> bytes:
     """Encode a whole `Down` message."""
     return bytes(_DOWN.encode(sent).SerializeToString())
 
 
-def down_to_event(down: pb.Down) -> gm.GroupEvent | gm.WaitsArrived | gm.PatienceArrived | None:
+def down_to_event(down: pb.Down) -> gm.GroupEvent | gm.WaitsArrived | None:
     """Decode a lighthouse's message after its welcome into an event; None for a pong. Raises `RefusedError`."""
     if down.WhichOneof("kind") == "quorum":
         return gm.QuorumArrived(QUORUM.decode(down.quorum))
-    event: gm.GroupEvent | gm.WaitsArrived | gm.PatienceArrived | None = _DOWN.decode(down)
+    event: gm.GroupEvent | gm.WaitsArrived | None = _DOWN.decode(down)
     return event
 
 

@@ -17,7 +17,6 @@ from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
-from torchft_x.rpc.group import pause_clock
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
 from torchft_x.rpc.group.shell import FactsSource
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -99,7 +98,7 @@ class GroupClient:
     ) -> QuorumReply:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
 
-        Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
+        With `patience` it waits up to that many seconds longer, as long as something is heard (`QuorumDeadline`).
 
         Raises `DeadlineError`, which names the missing ranks, groups or lighthouse; `RefusedError` if `traits` differ
         from the other groups'; `FencedError` if a newer attempt of this group runs; `TokenError`; `UnreachableError`.
@@ -202,7 +201,7 @@ class GroupClient:
             try:
                 return bytes(method(message.SerializeToString(), timeout=timeout + TIMING.late_answer, metadata=said))
             except grpc.RpcError as e:
-                if pause_clock.KEY not in dict(e.trailing_metadata() or ()):  # with the key: a group pauses, ask again
+                if grpc_options.PAUSED_KEY not in dict(e.trailing_metadata() or ()):
                     raise error_of(e, self._what) from None
             except ValueError:  # gRPC raises it if the channel is closed
                 raise UnreachableError(f"The connection to the {self._what} is closed.") from None

@@ -261,7 +261,10 @@ class GroupServer:
             if not waiter.done():
                 waiter.set_exception(DeadlineError(sentence))
 
-        self.shell.delay.wait(waiter, timeout, time.monotonic)
+        left = timeout
+        while left > 0 and not waiter.done():
+            concurrent.futures.wait([waiter], left)
+            left = self.shell.deadline.prolonged(timeout, time.monotonic())
         if not waiter.done():
             loop.post(give_up)
             concurrent.futures.wait([waiter], TIMING.late_loop)

@@ -16,7 +16,6 @@ from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.errors import DeadlineError, RefusedError
 from torchft_x.rpc.codec import messages, ranks
-from torchft_x.rpc.group import pause_clock
 from torchft_x.rpc.group.shell import GroupShell, Push
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -73,8 +72,8 @@ class GroupService:
                 waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
             )
         except DeadlineError:
-            if self._shell.delay.more(timeout, time.monotonic()) > 0:
-                context.set_trailing_metadata(((pause_clock.KEY, "1"),))
+            if self._shell.deadline.prolonged(timeout, time.monotonic()) > 0:
+                context.set_trailing_metadata(((grpc_options.PAUSED_KEY, "1"),))
             raise
         if not p.ours:
             who = self._shell.settings.replica_id

@@ -30,7 +30,6 @@ from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXE
 from torchft_x.net import Address
 from torchft_x.observe.view.facts import Facts
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.group.pause_clock import PauseClock
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.streams.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
@@ -102,7 +101,7 @@ class GroupShell:
         self._loop = asyncio.get_running_loop()  # carries out the effects
         self._lock = threading.Lock()  # guards _machine, _effects, _calls, _ranks; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())
-        self._deadline = QuorumDeadline(time.monotonic())  # decides when an ask's deadline passes; on the loop only
+        self.deadline = QuorumDeadline(time.monotonic())  # of open asks; on the loop, except for `prolonged`
         self._effects: deque[m.GroupEffect] = deque()  # effects decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
@@ -112,7 +111,6 @@ class GroupShell:
         self.connected = False  # there is a session with the lighthouse
         self.others_train = False  # others trained already without this group at its first session
         self.heartbeat_timeout = 0.0  # seconds of silence that the lighthouse takes for death; 0 before the welcome
-        self.delay = PauseClock()  # other groups' pauses
         self._pause: tuple[float, str] | None = None  # this group's pause: its end (monotonic) and reason
         self.facts: FactsSource | None = None  # this group's facts; set once, by the training process
         self._told_at = 0.0  # when `facts` was last asked (monotonic)
@@ -181,8 +179,7 @@ class GroupShell:
             try:
                 self._feed(Tick())
                 self._tell()
-                self._deadline.incomplete(self._machine.incomplete, time.monotonic())
-                for call in self._deadline.expired(time.monotonic()):
+                for call in self.deadline.expired(self._machine.incomplete, time.monotonic()):
                     self._give_up(call)
             except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the group server failed")
@@ -239,12 +236,12 @@ class GroupShell:
             self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
 
     def _endure(self, call: int, usual: float, since: float) -> None:
-        """Start the deadline of an open ask, unless it was answered meanwhile. On the loop, as all of `_deadline`."""
+        """Start the deadline of an open ask, unless it was answered meanwhile. On the loop."""
         if call in self._calls:
-            self._deadline.begin(call, usual, since)
+            self.deadline.begin(call, usual, since)
 
     def _give_up(self, call: int) -> None:
-        """Fail an ask past its usual time while the lighthouse waits for nothing that takes longer. On the loop."""
+        """Fail an ask for which nothing was heard for too long. On the loop."""
         waiter, sentence = self._calls.get(call), self.why_no_quorum()
         self.gone(call)
         if waiter is not None and not waiter.done():
@@ -272,7 +269,7 @@ class GroupShell:
 
     def _close_call(self, call: int) -> Waiter | None:
         self._ranks.pop(call, None)
-        self._deadline.end(call)
+        self.deadline.end(call)
         return self._calls.pop(call, None)
 
     def story(self) -> list[str]:
@@ -294,16 +291,8 @@ class GroupShell:
         """Return the sentence for a caller whose deadline has passed without a quorum."""
         if not self._stream.is_up:
             return f"No quorum in time: {self._stream.away()}."
-        if self._deadline.reason:
-            what = " for a lease to end" if self._deadline.for_lease else ""
-            return (
-                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} "
-                f"waits{what}: {self._deadline.reason}"
-            )
-        return (
-            f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} waits "
-            "for other groups; its log says for whom."
-        )
+        what = f": {self.deadline.reason}" if self.deadline.reason else " for other groups; its log says for whom."
+        return f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} waits{what}"
 
     def why_no_vote(self) -> str:
         return f"No decision in time: {self._missing('voted') or 'the group server is busy'}".rstrip("; ") + "."
@@ -343,7 +332,7 @@ class GroupShell:
             self._stream.send(messages.up_bytes(effect) + self._facts_bytes())
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
             if isinstance(effect, m.AnswerQuorum):
-                self._deadline.answered(time.monotonic())
+                self.deadline.reason = ""
             self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
@@ -420,7 +409,7 @@ class GroupShell:
     def _session_down(self, reason: str) -> None:
         self.connected = False
         log.warning("The lighthouse at %s is away (%s); trying again.", self._url, reason)
-        self._deadline.session(False, time.monotonic())
+        self.deadline.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
@@ -430,7 +419,7 @@ class GroupShell:
             log.warning("The lighthouse at %s is %s.", self._url, "there" if several else "back")
         else:
             self._stood.set_result(None)
-        self._deadline.session(True, time.monotonic())
+        self.deadline.session(True, time.monotonic())
         self._pinged.clear()
         if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
             self._on_ping()
@@ -451,10 +440,7 @@ class GroupShell:
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):
-            self._deadline.wait_notice(event.reason, event.lease, time.monotonic())
-        elif isinstance(event, m.PatienceArrived):
-            self.delay.announced(event.seconds, event.reason, time.monotonic())
-            self._deadline.paused(event.seconds, time.monotonic())
+            self.deadline.waits(event.reason, event.pauses, time.monotonic())
         elif event is not None:
             self._feed(event)
 

@@ -207,7 +207,7 @@ class LighthouseShell:
                 self._journal.keep(effect.entry, self._encoded(effect.entry.quorum))
         elif isinstance(effect, m.Issue):
             self._issue(effect)
-        elif isinstance(effect, (m.RevokeQuorum, m.SendWaits, m.SendPatience)):
+        elif isinstance(effect, (m.RevokeQuorum, m.SendWaits)):
             self._send(effect.sessions, messages.down_bytes(effect))
         elif isinstance(effect, m.Extend):
             self._send([effect.session], messages.down_bytes(effect))

@@ -306,12 +306,12 @@ class Revoked(_message.Message):
     def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., left: bool = ...) -> None: ...
 
 class Waits(_message.Message):
-    __slots__ = ("reason", "lease")
+    __slots__ = ("reason", "pauses")
     REASON_FIELD_NUMBER: _ClassVar[int]
-    LEASE_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    lease: bool
-    def __init__(self, reason: _Optional[str] = ..., lease: bool = ...) -> None: ...
+    pauses: bool
+    def __init__(self, reason: _Optional[str] = ..., pauses: bool = ...) -> None: ...
 
 class Fenced(_message.Message):
     __slots__ = ("by",)
@@ -325,16 +325,8 @@ class Refused(_message.Message):
     sentence: str
     def __init__(self, sentence: _Optional[str] = ...) -> None: ...
 
-class Patience(_message.Message):
-    __slots__ = ("seconds", "reason")
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    seconds: float
-    reason: str
-    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
-
 class Down(_message.Message):
-    __slots__ = ("welcome", "quorum", "grant", "revoked", "fenced", "refused", "pong", "waits", "patience")
+    __slots__ = ("welcome", "quorum", "grant", "revoked", "fenced", "refused", "pong", "waits")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
@@ -343,7 +335,6 @@ class Down(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
-    PATIENCE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     quorum: Quorum
     grant: Grant
@@ -352,8 +343,7 @@ class Down(_message.Message):
     refused: Refused
     pong: Ping
     waits: Waits
-    patience: Patience
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
     __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "sidecar", "incarnation")

@@ -175,6 +175,9 @@ TIMEOUT_KEY = "torchft-x-timeout"
 """Metadata of our own clients' calls: seconds after which the server must answer that nothing came. gRPC's deadline is
 later (`TIMING.late_answer`), so that this answer, which says what is missing and whether to ask again, arrives on a
 busy machine, too."""
+PAUSED_KEY = "torchft-x-paused"
+"""Trailing metadata of a call for a quorum that ended at its deadline while a group that pauses was waited for. The
+client then asks again."""
 
 
 def time_left(context: Any) -> float | None:

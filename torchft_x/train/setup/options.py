@@ -34,7 +34,7 @@ class Options:
     quorum_timeout: float
     """TORCHFT_QUORUM_TIMEOUT_SEC: limit for a quorum."""
     quorum_patience: float
-    """Further seconds while the wait's reason is known (core.group.quorum_deadline); 0 if quorum_timeout is set."""
+    """Further seconds while something is heard about the wait (core.group.quorum_deadline); 0 if quorum_timeout is set."""
     connect_timeout: float
     """TORCHFT_CONNECT_TIMEOUT_SEC: limit for connecting to the store, the group server and the lighthouse."""
     quorum_retries: int

@@ -15,7 +15,7 @@ class QuorumOptions:
 
     Args:
         timeout: seconds until the quorum must have come.
-        patience: further seconds while the lighthouse is away or waits for a lease.
+        patience: further seconds while the lighthouse tells what it waits for, or is away for a while.
         allow_heal: whether members may heal in this quorum.
         shrink_only: whether newcomers are kept out.
     """

@@ -133,7 +133,7 @@ def test_a_member_that_is_stopped_is_given_up_after_a_time_and_not_with_its_leas
     s = alone_with_the_state()
     effects = s.wait(150.0, alive=("b:1",))
     assert issued(effects) == []
-    assert of(SendWaits, effects)[-1].lease  # so that b's trainer does not give up meanwhile
+    assert len(of(SendWaits, effects)) >= 149  # so that b's trainer does not give up meanwhile
     assert "or until 300 s have passed since they were heard of" in s.lighthouse.undecided
     assert issued(s.wait(149.0, alive=("b:1",))) == []
     assert issued(s.wait(2.0, alive=("b:1",))) == [["b:1"]]
