@@ -50,7 +50,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "core": (10090, 45),
     "launch": (17300, 136),
     "observe": (5000, 39),
-    "rpc": (7350, 60),
+    "rpc": (7240, 59),
     "train": (11080, 51),
     "transfer": (5870, 45),
 }

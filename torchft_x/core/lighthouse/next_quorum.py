@@ -256,11 +256,7 @@ class QuorumTransition:
         Otherwise every quorum with both would lose a step.
         """
         top = settlement(decision.members).top
-
-        def goes_without(names: frozenset[str]) -> bool:
-            return self.goes_without(names, now, top)
-
-        return self._waiting.part(decision.members, now, goes_without)
+        return self._waiting.part(decision.members, now, lambda names: self.goes_without(names, now, top))
 
     # --- what was before this process -------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ import grpc
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
-from torchft_x.core.types import JoinReason, Quorum, State
+from torchft_x.core.types import Quorum
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
+from torchft_x.rpc.group.rank_calls import RankCalls
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
 from torchft_x.rpc.group.shell import FactsSource
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -58,7 +59,7 @@ def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: st
     return str(messages.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
 
 
-class GroupClient:
+class GroupClient(RankCalls):
     """A rank's connection to its group server. Thread-safe.
 
     Raises `UnreachableError` if the server takes no connection within `connect_timeout` seconds."""
@@ -78,49 +79,6 @@ class GroupClient:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
 
-    def quorum(
-        self,
-        *,
-        group_rank: int,
-        state: State,
-        torn: bool = False,
-        checkpoint_metadata: str = "",
-        shrink_only: bool = False,
-        init_sync: bool = True,
-        commit_failures: int = 0,
-        handle: str = "",
-        reason: JoinReason = JoinReason.BOUNDARY,
-        suspects: tuple[str, ...] = (),
-        traits: Fingerprint | None = None,
-        step_seconds: float = 0.0,
-        timeout: float,
-        patience: float = 0.0,
-    ) -> QuorumReply:
-        """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
-
-        With `patience` it waits up to that many seconds longer, as long as something is heard (`QuorumDeadline`).
-
-        Raises `DeadlineError`, which names the missing ranks, groups or lighthouse; `RefusedError` if `traits` differ
-        from the other groups'; `FencedError` if a newer attempt of this group runs; `TokenError`; `UnreachableError`.
-        """
-        del init_sync
-        ask = m.Ask(
-            call=0,
-            rank=group_rank,
-            state=state,
-            torn=torn,
-            shrink_only=shrink_only,
-            commit_failures=commit_failures,
-            checkpoint_metadata=checkpoint_metadata,
-            handle=handle,
-            reason=reason,
-            suspects=suspects,
-            traits=traits,
-            step_seconds=step_seconds,
-            usual=timeout if patience > 0 else 0.0,
-        )
-        return self.answer(ask, None, timeout + patience)
-
     def next_call(self) -> int:
         """Return the `call` number of an `Ask` or a vote: always 0, because gRPC tells a socket's calls apart."""
         return 0
@@ -129,9 +87,7 @@ class GroupClient:
         """Do nothing: `answer` sends the question and waits for its answer."""
 
     def answer(self, ask: m.Ask, asked: object, timeout: float) -> QuorumReply:
-        """Wait at most `timeout` seconds for the answer to `ask`, and return it. Raises the errors of `quorum`.
-
-        `asked` is what the method `ask` returned."""
+        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked`: nothing."""
         del asked
         held, traits = self._held, ask.traits
         ask = replace(ask, traits=None if traits is self._sent_traits else traits)
@@ -144,15 +100,7 @@ class GroupClient:
         return reply
 
     def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        """Vote, or report the outcome of the vote between groups. Every rank of the group must do it.
-
-        Return the group's answer, after at most `timeout` seconds."""
         return ranks.vote_reply_from_bytes(self._call(self._vote, ranks.vote_to_proto(vote), timeout))
-
-    def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote in a group that doesn't vote with other groups, and return its decision: (commit?, why not)."""
-        reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
-        return reply.commit, reply.reason
 
     def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
         """Return where rank `rank` of the group whose server is at `address` serves its state."""
@@ -257,10 +205,8 @@ class LocalGroupClient:
         self.next_call = server.next_call
         self.ask = server.shell.submit
         self.answer = server.answer
-        self.quorum = server.quorum
         self.vote = server.vote
         self.vote_for_all = server.shell.submit_all
-        self.should_commit = server.should_commit
         self.watch = server.watch
         self.pause = server.pause
         self.suspect = server.suspect

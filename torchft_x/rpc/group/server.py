@@ -17,13 +17,13 @@ from typing import Any
 import grpc.aio
 
 from torchft_x import env
-from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
-from torchft_x.core.types import AttemptId, JoinReason, State
+from torchft_x.core.types import AttemptId
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.group import liveness_socket
+from torchft_x.rpc.group.rank_calls import RankCalls
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
@@ -42,7 +42,7 @@ OnEnd = Callable[[str, bool], None]
 """Called with (sentence, fenced) when this group must stop."""
 
 
-class GroupServer:
+class GroupServer(RankCalls):
     """Server of one group. It maintains the group's session with the lighthouse.
 
     `replica_id`: ``<group id>:<nonce>``. `lighthouse`: one address, or several with commas (`rpc.transport.resolve`).
@@ -91,7 +91,6 @@ class GroupServer:
         self.replica_id = replica_id
         self.world_size = world_size  # number of ranks of the group
         self._ids = itertools.count(1)  # call numbers; `next` is atomic
-        self.next_call = self._ids.__next__  # returns the number of the next direct call
         self._notifiers: list[tuple[Notifier, OnRevoked, OnEnd]] = []  # direct watches; changed on the loop only
         self._closed = False  # set by the first shutdown
         self.shell: GroupShell  # set by `_start`, as the two attributes below
@@ -156,6 +155,12 @@ class GroupServer:
 
     # --- direct calls -------------------------------------------------------------------------------------------------
 
+    def next_call(self) -> int:
+        return next(self._ids)
+
+    def ask(self, ask: m.Ask) -> object:
+        return self.shell.submit(ask)
+
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
         """Return the answer to `ask`, for which `submit` gave `asked`. Raises `DeadlineError` after `timeout` s."""
         if isinstance(asked, QuorumReply):
@@ -163,45 +168,7 @@ class GroupServer:
         reply: QuorumReply = self._wait(ask.call, asked, self.shell.why_no_quorum, timeout)
         return reply
 
-    def quorum(
-        self,
-        *,
-        group_rank: int,
-        state: State,
-        torn: bool = False,
-        checkpoint_metadata: str = "",
-        shrink_only: bool = False,
-        init_sync: bool = True,
-        commit_failures: int = 0,
-        handle: str = "",
-        reason: JoinReason = JoinReason.BOUNDARY,
-        suspects: tuple[str, ...] = (),
-        traits: Fingerprint | None = None,
-        step_seconds: float = 0.0,
-        timeout: float,
-        patience: float = 0.0,
-    ) -> QuorumReply:
-        """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
-        del init_sync  # needless: the caller receives the whole quorum and decides itself
-        ask = m.Ask(
-            call=self.next_call(),
-            rank=group_rank,
-            state=state,
-            torn=torn,
-            shrink_only=shrink_only,
-            commit_failures=commit_failures,
-            checkpoint_metadata=checkpoint_metadata,
-            handle=handle,
-            reason=reason,
-            suspects=suspects,
-            traits=traits,
-            step_seconds=step_seconds,
-            usual=timeout if patience > 0 else 0.0,
-        )
-        return self.answer(ask, self.shell.submit(ask), timeout + patience)
-
     def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        """Vote, or report the outcome of the vote between groups. Return the group's answer (`GroupClient.vote`)."""
         reply = self.shell.submit(vote)
         if isinstance(reply, VoteReply):
             return reply
@@ -210,11 +177,6 @@ class GroupServer:
     def offer_hub(self, contact: bytes) -> None:
         """Set the address and secret with which rank 0 receives votes, for ranks that ask (`GroupClient.hub`)."""
         self._service.hub = contact
-
-    def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote in a group that doesn't vote with other groups, and return its decision: (commit?, why not)."""
-        reply = self.vote(m.Vote(self.next_call(), group_rank, step, quorum_id, ok), timeout)
-        return reply.commit, reply.reason
 
     def pause(self, seconds: float, reason: str) -> None:
         """Announce that the group may be silent or late for `seconds`; 0 ends the pause.
