@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import pytest
-
+from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x import descriptors
 from torchft_x.comm.store.create import serve_store
-from torchft_x.comm.subprocess.fork_server import ForkServer
+from torchft_x.comm.subprocess import fork_server
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.net import Address, parse_address
 from torchft_x.rpc.group import liveness_socket
@@ -99,21 +98,10 @@ def test_a_forked_child_does_not_seem_to_be_the_process_that_evaluates() -> None
         assert refuses(address)
 
 
-def test_the_helper_of_process_groups_ends_by_itself_while_a_forked_child_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("torchft_x.comm.subprocess.fork_server._END_GRACE", scaled(20))  # then it is killed
-    server = ForkServer()
-    commands, lifeline = server.child()
-    lifeline.wait_readable(scaled(60))
-    assert "pid" in lifeline.recv()[0]  # its imports are done
-    process = server._process
-    assert process is not None
+def test_the_helper_of_process_groups_ends_by_itself_while_a_forked_child_lives() -> None:
+    fork_server.warm_up()
     with forked_child():
-        server.close()
-        assert process.returncode == 0
-    commands.close()
-    lifeline.close()
+        background(fork_server._server._stop).result(scaled(60))  # waits for its end
 
 
 OWNER = """

@@ -113,7 +113,7 @@ LACKING: Mapping[str, str] = {
     "device_mesh.ManagedDeviceMesh": "ft_init_device_mesh makes a mesh of torch's own class",
     "device_mesh.extend_device_mesh": "ft_init_device_mesh makes a mesh of torch's own class",
     "http": "servers are torchft_x's own",
-    "multiprocessing": "process groups in a child process have pipes of their own",
+    "multiprocessing": "process groups in a child process use Python's `multiprocessing`",
     "multiprocessing_dummy_context": "it is for torchft's tests; use multiprocessing.dummy",
     "otel": "what happens is in the event log (docs/events.md); torchft_x.observe.subscribe brings events to a logger",
     "process_group.trigger_nccl_fr_trace_through_pipe": "set TORCHFT_X_FLIGHT_RECORDER (docs/process_groups.md)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ import torch.distributed as dist
 
 from tests.extended.gpu.kit import Figures, Kit, need, need_equal, need_failure
 from tests.torch.comm.members import configure, each
-from torchft_x.comm import ProcessGroupNCCL
+from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.rank_info import RankInfo
 from torchft_x.comm.subprocess.child_handle import ChildHandle
-from torchft_x.comm.subprocess.shared_memory import SharedSegments
+from torchft_x.comm.subprocess.child_main import Child
 from torchft_x.errors import CollectiveError
 
 LIMIT = 60.0  # seconds until a collective times out
@@ -120,13 +121,11 @@ def nccl_abort_and_rebuild(kit: Kit) -> Figures:
 
 def nccl_in_a_child(kit: Kit) -> Figures:
     """Check that tensors reach the child by IPC without a copy, after the pending work of their stream."""
-    kind = "gloo" if kit.on_cpu else "nccl"
     began = time.perf_counter()
-    child = ChildHandle(kind, kit.device.type, SharedSegments(), RankInfo(0, 1, 1))
-    at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
     index = 0 if kit.on_cpu else torch.cuda.current_device()
+    make = partial(ProcessGroupGloo, LIMIT, host="127.0.0.1") if kit.on_cpu else partial(ProcessGroupNCCL, LIMIT)
+    child = ChildHandle(Child(make, ("", "a", 0, 1, 1), kit.device.type, index, None), RankInfo(0, 1, 1), LIMIT)
     try:
-        child.configure(LIMIT, index, "127.0.0.1" if kit.on_cpu else None, at)
         need(child.configured.wait(LIMIT), "the child was not configured in time")
         need(child.error is None, f"the child failed: {child.error}")
         kit.figures["start and configure, s"] = round(time.perf_counter() - began, 3)

@@ -2,6 +2,6 @@
 
 * `group`: `ProcessGroupBaby` and its subclasses. `child_handle`: one child, as its parent sees it. `child_main`: the
   program of the child.
-* `fork_server`, `fork_server_main`: a helper process with torch imported and one thread, which forks the children.
-* `pipe`, `args_codec`: JSON messages with file descriptors. `shared_memory`: the memory through which tensors travel.
+* `fork_server`: a helper process with torch imported, which forks the children.
+* `collective_args`: arguments as they pass the pipe. `shared_memory`: the memory through which tensors travel.
 """

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import select
 import signal
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from multiprocessing import Pipe, forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from torchft_x import env, errors
-from torchft_x.comm.accelerator import ipc
 from torchft_x.comm.rank_info import RankInfo, refusal
-from torchft_x.comm.subprocess import args_codec, shared_memory
-from torchft_x.comm.subprocess.fork_server import NURSERY
+from torchft_x.comm.subprocess import collective_args, fork_server
+from torchft_x.comm.subprocess.child_main import Child
+from torchft_x.comm.subprocess.shared_memory import Place, Segment, SharedMemory
 from torchft_x.comm.work import FailedWork
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.timing import TIMING
 
-_END_LIMIT = 10.0  # seconds to wait for a child's exit status; without one, the child's memory is not reused
-
 
 class ChildWork(Work):
-    """Handle of a collective in a child process. Once it is completed, the results are in the caller's tensors."""
+    """Handle of a collective in a child process. Once it is completed, the results are in the caller's tensors.
 
-    def __init__(self, result: Any, devices: list[torch.device], late: Callable[[float | None], None]) -> None:
+    Args:
+        op: its name.
+        result: value of the future.
+        devices: of CUDA tensors in the result.
+        limit: seconds after which the group's own timeout has certainly passed.
+        late: called when a wait has lasted too long, with the caller's limit or None; it ends the group.
+    """
+
+    def __init__(
+        self, op: str, result: Any, devices: list[torch.device], limit: float, late: Callable[[float | None], None]
+    ) -> None:
         super().__init__()
-        self._result = result  # value of the future
-        self._late = late  # called when a wait has lasted too long; ends the group. None: the group's own limit
+        self.op = op
+        self.segment: Segment | None = None  # of the tensors that are not shared CUDA tensors
+        self.copies: list[tuple[Tensor, Tensor]] = []  # (destination, source in the segment) of what it writes
+        self.kept: Any = None  # our objects that the child uses, kept alive
+        self._result = result
+        self._limit = limit
+        self._late = late
         self._ended = threading.Event()
-        self._error: Exception | None = None  # the error with which it ended
+        self._error: CollectiveError | None = None  # the error with which it ended
         self._future: Future[Any] = Future(devices=devices) if devices else Future()
-        self.limit = 0.0  # seconds after which the group's own timeout has certainly passed
 
-    def finish(self, error: Exception | None) -> None:
+    def finish(self, error: CollectiveError | None) -> None:
         """Complete the handle, with an error or successfully (None). Called once."""
         self._error = error
+        # A handle that the caller keeps must not keep the child's memory.
+        self.segment, self.copies, self.kept, self._late = None, [], None, lambda given: None
         self._ended.set()
         if error is None:
             self._future.set_result(self._result)
@@ -61,7 +79,7 @@ class ChildWork(Work):
         If the limit runs out, the group is aborted, and nothing writes to the tensors afterwards.
         """
         given = timeout.total_seconds() if timeout else None
-        if not self._ended.wait(self.limit if given is None or given < 0 else given):
+        if not self._ended.wait(self._limit if given is None or given < 0 else given):
             self._late(given)
             self._ended.wait()  # `finish` has been called, or is about to be
         if self._error is not None:
@@ -72,231 +90,188 @@ class ChildWork(Work):
         return self._future
 
 
-class _Load(NamedTuple):
-    """The tensors of a collective, in the form in which the child uses them."""
-
-    where: list[Any]  # location of each tensor, see child_main.py
-    segment: shared_memory.Segment | None  # None if there are no tensors, or all are shared CUDA tensors
-    copies: list[tuple[Tensor, Tensor]]  # (destination, place in the segment) of each tensor that it writes
-    event: Any  # CUDA event for which the child's stream must wait, or None
-    devices: list[torch.device]  # device of the CUDA tensors that are shared without a copy
-    kept: list[Any]  # our objects that the child uses, kept alive
-
-
-class _Pending(NamedTuple):
-    """A collective whose end the child has not reported."""
-
-    op: str
-    work: ChildWork
-    load: _Load
-
-
 class ChildHandle:
-    """One child process. The owner calls `configure`, then `issue` any number of times, and `end`, from any thread."""
+    """One child process. The owner calls `issue` any number of times, and `end`, from any thread.
 
-    def __init__(self, kind: str, device: str, memory: shared_memory.SharedSegments, info: RankInfo) -> None:
-        self._kind = kind  # kind of group, a key of child_main.KINDS
-        self._shared_device = "cuda" if device == "cuda" else None  # tensors on this device are shared, others copied
-        self._arena = memory
+    Args:
+        program: what the child does.
+        info: the rank that it is.
+        timeout: seconds, for each collective.
+    """
+
+    def __init__(self, program: Child, info: RankInfo, timeout: float) -> None:
+        self._shared_device = "cuda" if program.device == "cuda" else None  # tensors there are shared, others copied
         self.info = info
-        self._pid = os.getpid()  # a forked process shares the pipes and must not touch them
+        self._timeout = timeout
+        self._owner = os.getpid()  # a forked process must not end its parent's child
+        self._memory = SharedMemory()
         self._lock = threading.Lock()  # guards the fields below; held only briefly, never while blocking
         self.error: TorchftXError | None = None  # the first failure; never unset
-        self._pending: dict[int, _Pending] = {}
-        self._orphans: list[
-            shared_memory.Segment
-        ] = []  # segments of abandoned collectives, to which the child may still write
-        self.timeout = 0.0  # seconds, for each collective
+        self._pid: int | None = None  # of the child, while it runs
+        self._pending: dict[int, ChildWork] = {}  # collectives whose end the child has not reported
         self.started = threading.Event()  # set when the child runs
         self.configured = threading.Event()  # set when the child has connected with the members, or something failed
-        self._issuing = threading.Lock()  # collectives reach the child in the order of their numbers
+        self._sending = threading.Lock()  # collectives reach the child in the order of their numbers
         self._numbers = itertools.count()
-        self._known: dict[int, int] = {}  # sizes of the segments that the child has mapped, by number; under `_issuing`
-        self._commands, self._lifeline = NURSERY.child()
-        threading.Thread(target=self._listen, name="torchft_x child", daemon=True).start()
+        self._commands, far = Pipe()
+        threading.Thread(target=self._run, args=(program, far), name="torchft_x child", daemon=True).start()
 
     @property
     def active(self) -> int:
         """Number of running collectives."""
         return len(self._pending)
 
-    def configure(self, timeout: float, device: int, host: str | None, at: dict[str, Any]) -> None:
-        """Start to connect the child's group. `configured` is set when that has ended."""
-        self.timeout = timeout
-        self._commands.limit_sends(timeout)
-        about = {"timeout": timeout, "device": device, "host": host, "at": at, "flight": env.flight_folder()}
-        self._tell({"configure": self._kind, **about})
-
     def set_timeout(self, timeout: float) -> None:
-        self.timeout = timeout
-        self._commands.limit_sends(timeout)
-        self._tell({"timeout": timeout})
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        try:
-            self._commands.send(message)
-        except OSError:
-            pass  # the child has ended; `_listen` reports how
+        self._timeout = timeout
+        with self._sending:
+            self._send((None, "set_timeout", timeout))
 
     def issue(self, op: str, args: tuple[Any, ...]) -> Work:
         try:
-            packed = args_codec.pack(op, args)
-            load = self._load(op, args)
-        except (CollectiveError, RuntimeError, OSError, ValueError) as e:
+            work, message = self._load(op, args)
+        except Exception as e:
             # Other members may have started it. From here on the members are out of step, so the group can't be used
             # any more.
             return FailedWork(self.end(CollectiveError(f"{op} on {self.info} failed: {e}")))
-        work = ChildWork(args[0] if args else [], load.devices, self._late_for(op))
-        work.limit = self.timeout + TIMING.late_child
-        with self._issuing:
+        with self._sending:
             number = next(self._numbers)
             with self._lock:
                 if self.error is not None:
-                    if load.segment is not None:
-                        self._arena.give_back(load.segment)
                     return FailedWork(refusal(op, self.info, self.error))
-                self._pending[number] = _Pending(op, work, load)
-            self._send(number, op, packed, load)
+                self._pending[number] = work
+            self._send((number, *message))
         return work
 
     @torch.no_grad()
-    def _load(self, op: str, args: tuple[Any, ...]) -> _Load:
-        """Make the tensors accessible to the child: share CUDA tensors, copy others into a segment."""
-        tensors = [t for arg in args for t in args_codec.tensors_in(arg)]
-        inputs = {id(t) for t in args_codec.read(op, args)}
-        outputs = {id(t) for t in args_codec.written(op, args)}
-        staged = [t for t in tensors if t.device.type != self._shared_device]
-        starts, nbytes = shared_memory.place(staged)
-        segment = self._arena.take(nbytes) if nbytes else None
-        where: list[Any] = []
-        copies: list[tuple[Tensor, Tensor]] = []
-        event, kept = None, list(args)
-        devices: list[torch.device] = []
-        rest = iter(starts)
-        for t in tensors:
+    def _load(self, op: str, args: tuple[Any, ...]) -> tuple[ChildWork, tuple[Any, ...]]:
+        """Share CUDA tensors with the child, and copy others into a segment. Return the handle and the child's message."""
+        shared: list[Tensor] = []
+        staged: list[tuple[Tensor, Place]] = []
+
+        def moved(t: Tensor) -> Tensor | Place:
             if t.device.type == self._shared_device:
-                where.append(["ipc", *ipc.export(t)])
-                devices = [t.device]
-                continue
-            start = next(rest)
-            where.append(["shm", start, str(t.dtype).removeprefix("torch."), list(t.shape)])
-            if segment is not None and t.numel():
-                place = shared_memory.view(segment.memory, start, t.dtype, t.shape)
+                shared.append(t.detach())
+                return shared[-1]
+            staged.append((t, Place(staged[-1][1].end if staged else 0, t)))
+            return staged[-1][1]
+
+        pickled = bytes(ForkingPickler.dumps(collective_args.replace(args, Tensor, moved)))
+        limit = self._timeout + TIMING.late_child
+        work = ChildWork(op, args[0] if args else [], [t.device for t in shared[:1]], limit, partial(self._late, op))
+        at = event = handle = None
+        if staged:
+            work.segment = self._memory.take(staged[-1][1].end)
+            at = work.segment[:2]
+            memory = work.segment.memory
+            inputs = {id(t) for t in collective_args.read(op, args)}
+            outputs = {id(t) for t in collective_args.written(op, args)}
+            for t, place in staged:
                 if id(t) in inputs:
-                    place.copy_(t.detach())
+                    place.view(memory).copy_(t.detach())
                 if id(t) in outputs:
-                    copies.append((t.detach(), place))
-        if devices:
-            event, made = ipc.record_event(devices[0])
-            kept.append(made)
-        return _Load(where, segment, copies, event, devices, kept)
+                    work.copies.append((t.detach(), place.view(memory)))
+        if shared:
+            event = torch.cuda.Event(interprocess=True)
+            event.record(torch.cuda.current_stream(shared[0].device))
+            handle = (shared[0].device.index, event.ipc_handle())
+        work.kept = (args, shared, event)
+        return work, (op, pickled, at, handle)
 
-    def _send(self, number: int, op: str, packed: list[Any], load: _Load) -> None:
-        segment, fds = load.segment, []
-        described: list[Any] = [0, 0, False]
-        if segment is not None:
-            is_new = self._known.get(segment.number) is None
-            described = [segment.number, segment.size, is_new]
-            fds = [segment.fd] if is_new else []
-            self._known[segment.number] = segment.size
-        message = {
-            "do": op,
-            "id": number,
-            "args": packed,
-            "tensors": load.where,
-            "segment": described,
-            "event": load.event,
-        }
+    def _send(self, message: tuple[Any, ...]) -> None:
+        writable = select.poll()
         try:
-            self._commands.send(message, fds)
+            writable.register(self._commands, select.POLLOUT)
+            if writable.poll(min(self._timeout, 3600) * 1000):
+                self._commands.send(message)
+            else:
+                self._kill()  # it does not read; `_run` reports its end
         except OSError:
-            if self.error is None:  # it ended (then `_listen` reports how), or did not read for the timeout
-                self._lifeline.half_close()
+            pass  # the child has ended; `_run` reports how
 
-    def _late_for(self, op: str) -> Callable[[float | None], None]:
-        def late(given: float | None) -> None:
-            limit = "the limit given to wait()" if given else f"{self.timeout:g} s"
-            self.end(CollectiveError(f"{op} on {self.info} timed out after {limit}; the group was aborted."))
-
-        return late
+    def _late(self, op: str, given: float | None) -> None:
+        limit = "the limit given to wait()" if given else f"{self._timeout:g} s"
+        self.end(CollectiveError(f"{op} on {self.info} timed out after {limit}; the group was aborted."))
 
     def end(self, error: TorchftXError) -> TorchftXError:
         """Fail all running collectives, and kill the child. Return the group's first error."""
-        if self._pid != os.getpid():
+        if self._owner != os.getpid():
             return error
         with self._lock:
             if self.error is None:
                 self.error = error
             first = self.error
-            given_up, self._pending = self._pending, {}
-            self._orphans += [p.load.segment for p in given_up.values() if p.load.segment is not None]
+            given_up, self._pending = list(self._pending.values()), {}
         self.started.set()
         self.configured.set()
-        self._lifeline.half_close()
-        self._commands.shut()  # also ends a send in progress
-        for pending in given_up.values():
-            sentence = str(error) if pending.op in str(error) else f"{pending.op} was released: {first}"
-            pending.work.finish(CollectiveError(sentence, getattr(first, "suspects", ())))
+        self._kill()
+        for work in given_up:
+            work.finish(_released(work.op, error, first))
         return first
 
-    # -- the listening thread --
+    def _kill(self) -> None:
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)
 
-    def _listen(self) -> None:
+    # -- the child's thread --
+
+    def _run(self, program: Child, far: Connection) -> None:
+        """Start the child, receive its reports, and fail the group when it has ended."""
         try:
-            while True:
-                message, _ = self._commands.recv()
-                if "id" in message:
-                    self._ended(message["id"], message["error"])
-                elif "started" in message:
-                    self.started.set()
-                elif message["configured"] is None:
-                    self.configured.set()
-                else:
-                    self.end(_rebuilt(message["configured"]))
+            with far:
+                self._pid, status = fork_server.start(program, [far.fileno(), self._memory.fd])
+        except Exception as e:
+            how = f"its child process can't be started: {e or 'the helper process has ended'}"
+        else:
+            self.started.set()
+            how = self._listen(status)
+            os.close(status)
+        self.end(CollectiveError(f"the group ({self.info}) failed: {how}"))
+        with self._sending:
+            self._commands.close()
+
+    def _listen(self, status: int) -> str:
+        """Receive the child's reports, and return how it ended."""
+        try:
+            while self.error is None:
+                self._receive(*self._commands.recv())
+        except Exception:
+            pass  # it has ended, or sends nonsense
+        self._kill()
+        try:
+            return _told_status(forkserver.read_signed(status))
         except EOFError:
-            pass
-        how = self._how_it_ended()
-        self.end(CollectiveError(f"the group ({self.info}) failed: {how or 'its child process is out of reach'}"))
-        self._lifeline.close()
-        self._commands.close()
-        with self._lock:
-            orphans, self._orphans = self._orphans, []
-        if how is not None:  # otherwise the child may still write to them
-            for segment in orphans:
-                self._arena.give_back(segment)
+            return "its child process was killed with the helper process; configure() starts new ones."
+        finally:
+            with self._lock:
+                self._pid = None
 
     @torch.no_grad()
-    def _ended(self, number: int, error: list[Any] | None) -> None:
-        with self._lock:
-            pending = self._pending.pop(number, None)
-        if pending is None:
-            return  # abandoned by `end`
-        if error is None:
-            for destination, place in pending.load.copies:
-                destination.copy_(place)
-            if pending.load.segment is not None:
-                self._arena.give_back(pending.load.segment)
-            pending.work.finish(None)
+    def _receive(self, number: int | None, error: TorchftXError | None) -> None:
+        if number is None:
+            if error is not None:
+                self.end(error)
+            self.configured.set()
             return
-        failure = _rebuilt(error)
         with self._lock:
-            if pending.load.segment is not None:
-                self._orphans.append(pending.load.segment)
-        self.end(failure)
-        told = str(failure) if pending.op in str(failure) else f"{pending.op} was released: {failure}"
-        pending.work.finish(CollectiveError(told, getattr(failure, "suspects", ())))
-
-    def _how_it_ended(self) -> str | None:
-        """Return how the child ended, from its last message; None if none comes."""
-        deadline = time.monotonic() + _END_LIMIT
+            work = self._pending.pop(number, None)
+        if work is None:
+            return  # abandoned by `end`
         try:
-            while True:
-                self._lifeline.wait_readable(max(deadline - time.monotonic(), 0.001))
-                message, _ = self._lifeline.recv()
-                if "status" in message:
-                    return _told_status(message["status"])
-        except EOFError:
-            return None
+            for destination, source in work.copies if error is None else ():
+                destination.copy_(source)
+        except RuntimeError as e:
+            error = CollectiveError(f"{work.op} on {self.info} failed: {e}")
+        if error is not None:
+            self.end(error)
+        elif work.segment is not None:
+            self._memory.give_back(work.segment)
+        work.finish(None if error is None else _released(work.op, error, error))
+
+
+def _released(op: str, error: TorchftXError, first: TorchftXError) -> CollectiveError:
+    sentence = str(error) if op in str(error) else f"{op} was released: {first}"
+    return CollectiveError(sentence, getattr(first, "suspects", ()))
 
 
 def _told_status(status: int) -> str:
@@ -308,9 +283,3 @@ def _told_status(status: int) -> str:
         )
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
     return f"its child process {how}; configure() starts a new one."
-
-
-def _rebuilt(error: list[Any]) -> TorchftXError:
-    name, sentence, suspects = error
-    kind = getattr(errors, name, CollectiveError)
-    return CollectiveError(sentence, tuple(suspects)) if kind is CollectiveError else kind(sentence)

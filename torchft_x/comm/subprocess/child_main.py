@@ -1,176 +1,165 @@
 """Program of a group's child process: it runs a process group on commands from a pipe.
 
-::
+Messages are pickled: the pipe has no name, and its other end is the parent's. ::
 
-    parent -> child                                                     child -> parent
-                                                                        {"started": pid}
-    {"configure": kind, "timeout": s, "device": i, "host": h,
-     "at": {...}, "flight": folder or null}                             {"configured": null} or {"configured": error}
-    {"timeout": s}
-    {"do": op, "id": n, "args": [...], "tensors": [where, ...],
-     "segment": [number, size, new], "event": [...]}                    {"id": n, "error": null or error}
-    {"drop": [number, ...]}
+    from the parent: (None, "set_timeout", seconds)
+                     (number, collective, pickled arguments, (start, size) of a segment or None,
+                      (device index, handle) of a CUDA event or None)
+    to the parent:   (number, error or None); without a number: it is configured, or that has failed
 
-    where: ["shm", start, dtype, shape] | ["ipc", ...]     error: [class name, sentence, [suspect, ...]]
-
-A new segment's descriptor is sent beside the message. The process ends when the pipe is closed.
+Arguments hold a `Place` for each tensor in the segment. The process ends when the pipe is closed.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
+import contextlib
+import ctypes
 import os
 import queue
+import resource
+import signal
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import Work
-from torch.futures import Future
 
 from torchft_x.comm import flight_recorder
-from torchft_x.comm.accelerator import ipc
-from torchft_x.comm.subprocess import args_codec
-from torchft_x.comm.subprocess.pipe import Pipe
-from torchft_x.comm.subprocess.shared_memory import map_segment, view
-from torchft_x.errors import TorchftXError
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.subprocess import collective_args
+from torchft_x.comm.subprocess.shared_memory import Place, map_segment
+from torchft_x.errors import CollectiveError, TorchftXError
 
-KINDS = {  # name -> (module, class, kind of device that its tensors must be on)
-    "gloo": ("torchft_x.comm.gloo.group", "ProcessGroupGloo", "cpu"),
-    "nccl": ("torchft_x.comm.accelerator.nccl", "ProcessGroupNCCL", "cuda"),
-    "xccl": ("torchft_x.comm.accelerator.nccl", "ProcessGroupXCCL", "xpu"),
-}
+_PR_SET_PDEATHSIG = 1
 
 
-def serve(pipe: Pipe) -> None:
-    """Carry out the commands from the pipe until it is closed."""
-    service = _Service(pipe)
-    try:
-        pipe.send({"started": os.getpid()})
-        while True:
-            message, fds = pipe.recv()
-            service.handle(message, fds)
-    except (EOFError, OSError):
-        pass  # the parent has ended, or wants this process to end
+@dataclass(frozen=True)
+class Child:
+    """What a child does. Pickled for the fork server's child, which calls `_bootstrap`, as that of a `Process`."""
+
+    make: Callable[[], ProcessGroup]  # creates the group
+    members: tuple[str, str, int, int, int | None]  # arguments of its `configure`
+    device: str  # kind of device that the group works on
+    index: int  # of the device
+    flight: str | None  # folder of the Flight Recorder
+
+    def _bootstrap(self, parent_sentinel: int) -> int:
+        """Run the group until the parent closes the pipe, and return the exit code.
+
+        The server kills this process when it ends, and it ends when nobody holds the descriptor that is closed here
+        but the trainer. So this process may hang.
+        """
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+        # No core dumps: aborts are expected.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        torch.set_num_threads(1)
+        commands, memory = forkserver.get_inherited_fds()  # type: ignore[misc]
+        with contextlib.suppress(EOFError, OSError):  # the parent has ended, or wants this process to end
+            _Service(self, Connection(commands), memory).run()
+        return 0
 
 
 class _Service:
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+    def __init__(self, program: Child, commands: Connection, memory: int) -> None:  # `memory`: a descriptor
+        self._program = program
+        self._device = program.device
+        self._flight = program.flight  # None once the Flight Recorder's file is written
+        self._commands = commands
+        self._sending = threading.Lock()  # one message at a time
+        self._segment = cache(partial(map_segment, memory))  # maps each segment once
         self._group: Any = None  # the process group
-        self._device = "cpu"  # kind of device that the group works on
-        self._segments: dict[int, Tensor] = {}  # mapped segments, by number
-        self._about: dict[str, Any] = {}  # the message that configured this process
-        self._waiting: queue.SimpleQueue[tuple[int, Work, Any]] = queue.SimpleQueue()  # for `_finish`, in order
+        # Numbers and waits of collectives without a usable future, in order. `_finish` calls them on a thread of its own.
+        self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Configure the group and carry out the commands. Raises `EOFError` when the pipe is closed."""
         threading.Thread(target=self._finish, name="finish", daemon=True).start()
-
-    def handle(self, message: dict[str, Any], fds: list[int]) -> None:
-        if "do" in message:
-            try:
-                self._do(message, fds)
-            except Exception as e:
-                self._answer(message["id"], e)
-        elif "configure" in message:
-            self._pipe.send({"configured": self._configure(message)})
-        elif "timeout" in message:
-            self._group.set_timeout(message["timeout"])
-        else:
-            for number in message["drop"]:
-                self._segments.pop(number, None)
-
-    def _configure(self, message: dict[str, Any]) -> list[Any] | None:
-        module, name, self._device = KINDS[message["configure"]]
-        self._about = message
-        try:
-            if self._device != "cpu":
-                torch.get_device_module(self._device).set_device(message["device"])
-            options = {"host": message["host"]} if self._device == "cpu" else {}
-            self._group = getattr(importlib.import_module(module), name)(message["timeout"], **options)
-            self._group.configure(**message["at"])
-        except Exception as e:
-            return _error(e)
-        return None
-
-    @torch.no_grad()
-    def _do(self, message: dict[str, Any], fds: list[int]) -> None:
-        number, size, is_new = message["segment"]
-        if is_new:
-            self._segments[number] = map_segment(fds[0], size)
-            os.close(fds[0])
-        memory = self._segments[number] if size else None
-        kept: list[Any] = []  # kept alive until the collective has ended
-        if message["event"] is not None:
-            kept.append(ipc.wait_event(message["event"]))
-        tensors, staged = [], []
-        for kind, *where in message["tensors"]:
-            if kind == "ipc":
-                tensors.append(ipc.open_tensor(where))
-                continue
-            start, dtype, shape = where
-            assert memory is not None, "a tensor needs a segment"
-            shared = view(memory, start, getattr(torch, dtype), shape)
-            tensors.append(shared.to(self._device))  # no copy on the CPU
-            if tensors[-1] is not shared:
-                staged.append((shared, tensors[-1]))
-        work = getattr(self._group, message["do"])(*args_codec.unpack(message["args"], tensors))
-        if self._device == "cpu":
-            try:
-                future = work.get_future()
-            except RuntimeError:
-                pass  # gloo's reduce_scatter has no future
-            else:
-                future.add_done_callback(functools.partial(self._told, message["id"]))
-                return
-        self._waiting.put((message["id"], work, (tensors, staged, kept)))
-
-    def _told(self, number: int, future: Future[Any]) -> None:
-        """Report the end of a collective on the CPU. Runs on a thread of gloo's, which must not wait for the work."""
         error: Exception | None = None
         try:
-            future.value()
+            if self._device != "cpu":
+                torch.get_device_module(self._device).set_device(self._program.index)
+            self._group = self._program.make()
+            self._group.configure(*self._program.members)
         except Exception as e:
-            error = self._group.errored() or e
-        self._answer(number, error)
+            error = e
+        self._send(None, error)
+        while True:
+            number, op, *rest = self._commands.recv()
+            if number is None:
+                getattr(self._group, op)(*rest)
+                continue
+            try:
+                self._start(number, op, *rest)
+            except Exception as e:
+                self._answer(number, e)
 
     @torch.no_grad()
-    def _finish(self) -> None:
-        """Wait for collectives without a usable future, above all on an accelerator. Runs on a thread of its own.
+    def _start(self, number: int, op: str, pickled: bytes, at: tuple[int, int] | None, event: Any) -> None:
+        kept: list[Any] = []  # kept alive until the collective has ended
+        if event is not None:
+            index, handle = event
+            kept.append(torch.cuda.Event.from_ipc_handle(torch.device("cuda", index), handle))
+            torch.cuda.current_stream(index).wait_event(kept[0])
+        segment = torch.empty(0) if at is None else self._segment(*at)
+        staged: list[tuple[Tensor, Tensor]] = []
 
-        Reports the end only when the memory holds the result.
-        """
+        def tensor(place: Place) -> Tensor:
+            shared = place.view(segment)
+            staged.append((shared, shared.to(self._device)))  # no copy on the CPU
+            return staged[-1][1]
+
+        args = collective_args.replace(ForkingPickler.loads(pickled), Place, tensor)
+        work = getattr(self._group, op)(*args)
+        if self._device == "cpu":
+            with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has no future
+                # Called on a thread of gloo's, which must not wait for the work.
+                work.get_future().add_done_callback(lambda future: self._report(number, future.value))
+                return
+        self._waiting.put((number, partial(self._wait, work, staged, (args, kept))))
+
+    @torch.no_grad()
+    def _wait(self, work: Work, staged: list[tuple[Tensor, Tensor]], kept: Any) -> None:
+        """Wait until the shared memory holds the result, above all on an accelerator. Raise if the collective failed."""
+        work.wait()
+        if self._device != "cpu":
+            for shared, copy in staged:
+                shared.copy_(copy)
+            torch.get_device_module(self._device).current_stream().synchronize()
+            if (error := self._group.errored()) is not None:
+                raise error
+
+    def _finish(self) -> None:
         while True:
-            number, work, (_, staged, _) = self._waiting.get()
-            error: Exception | None = None
-            try:
-                work.wait()
-                for shared, copy in staged:
-                    shared.copy_(copy)
-                if self._device != "cpu":
-                    torch.get_device_module(self._device).current_stream().synchronize()
-                    error = self._group.errored()
-            except Exception as e:
-                error = e
-            self._answer(number, error)
+            self._report(*self._waiting.get())
+
+    def _report(self, number: int, end: Callable[[], Any]) -> None:
+        """Report the end of a collective. `end` raises if it failed."""
+        error: Exception | None = None
+        try:
+            end()
+        except Exception as e:
+            error = (self._group.errored() if self._device == "cpu" else None) or e
+        self._answer(number, error)
 
     def _answer(self, number: int, error: Exception | None) -> None:
-        if error is not None:
-            self._record(error)
-        try:
-            self._pipe.send({"id": number, "error": None if error is None else _error(error)})
-        except OSError:
-            pass  # the main thread notices the closed pipe, too
+        """Answer the parent, which ends this process at the first failure. So that is recorded before."""
+        folder, (_, replica_id, rank, size, quorum_id) = self._flight, self._program.members
+        if error is not None and folder is not None:
+            self._flight = None
+            flight_recorder.dump(quorum_id, replica_id, rank, size, str(error), folder)
+        with contextlib.suppress(OSError):  # the main thread notices the closed pipe, too
+            self._send(number, error)
 
-    def _record(self, error: Exception) -> None:
-        """Dump the Flight Recorder at the first failure, before the parent receives it and kills this process."""
-        folder, self._about["flight"] = self._about["flight"], None
-        if folder is not None:
-            at = self._about["at"]
-            flight_recorder.dump(at["quorum_id"], at["replica_id"], at["rank"], at["world_size"], str(error), folder)
-
-
-def _error(e: Exception) -> list[Any]:
-    if isinstance(e, TorchftXError):
-        return [type(e).__name__, str(e), list(getattr(e, "suspects", ()))]
-    return ["CollectiveError", f"{type(e).__name__}: {e}", []]
+    def _send(self, number: int | None, error: Exception | None) -> None:
+        if error is not None and not isinstance(error, TorchftXError):
+            error = CollectiveError(f"{type(error).__name__}: {error}")
+        with self._sending:
+            self._commands.send((number, error))

@@ -1,128 +1,108 @@
-"""Start process groups' children in milliseconds: fork a process that has torch imported and one thread.
+"""Start children of this process in milliseconds: `multiprocessing`'s fork server, with our modules and torch imported.
 
-The trainer has threads and can't be forked safely, and starting Python with torch takes seconds. So one helper
-process per trainer is started cleanly (exec). It imports torch, forks a child per request, kills the child on
-request, and reports how it ended. It ends with the trainer, and the children end with it
-(`torchft_x.comm.subprocess.fork_server_main`).
+A trainer has threads and can't be forked safely, and starting Python with torch takes seconds. The server has a single
+Python thread. It ends with its trainer, and its children end with it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, reduction, resource_tracker
 
-import torchft_x
-from torchft_x import env
-from torchft_x.comm.subprocess.pipe import Pipe
+from torchft_x.comm.subprocess import child_main
 from torchft_x.errors import ConfigError
 
-_END_GRACE = 2.0  # seconds that process exit waits for the helper's exit
 
+class _ForkServer(forkserver.ForkServer):
+    """Fork server for process groups only, so that the user's own has the modules and signals that the user wants."""
 
-class ForkServer:
-    """Owner of the helper process. Starts it when first needed, and again if it was killed."""
+    _forkserver_pid: int | None
+    _forkserver_alive_fd: int | None
+    _lock: threading.Lock
+    _stop_unlocked: Callable[[], None]
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the fields below
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: Pipe | None = None  # pipe for requests to the helper
-        self._pid = os.getpid()  # a forked process has no helper of its own yet
+        super().__init__()
+        self.set_forkserver_preload([child_main.__name__])  # by default it is the user's script
 
-    def warm_up(self) -> None:
-        """Start the helper in the background, so that the first child needn't wait for its imports."""
-        with self._lock:
-            self._ready()
-
-    def child(self) -> tuple[Pipe, Pipe]:
-        """Start a child, and return its pipes (commands, lifeline) at once. Both work as soon as the child runs.
-
-        `lifeline` receives ``{"pid": n}`` when the child runs and ``{"status": wait status}`` when it has ended.
-        Closing our end of `lifeline` kills the child. Raises `ConfigError` if the system can't have such children.
-        """
-        commands, far_commands = Pipe.pair()
-        lifeline, far_lifeline = Pipe.pair()
-        try:
-            with self._lock:
-                for attempt in range(2):
-                    control = self._ready()
-                    try:
-                        control.send({}, [far_commands.fileno(), far_lifeline.fileno()])
-                        break
-                    except OSError:  # the helper was killed
-                        self._forget()
-                        if attempt:
-                            raise
-        finally:
-            far_commands.close()
-            far_lifeline.close()
-        return commands, lifeline
-
-    def _ready(self) -> Pipe:
-        if self._pid != os.getpid():  # the helper is our parent's
-            self._process = self._control = None
-            self._pid = os.getpid()
-        if self._process is not None and self._process.poll() is not None:
-            self._forget()
-        if self._control is None:
-            self._start()
-        assert self._control is not None
-        return self._control
-
-    def _start(self) -> None:
+    def ensure_running(self) -> None:
+        """Start the server in the background, if there is none. Raises `ConfigError` if the system can't have it."""
         if sys.platform != "linux":
             raise ConfigError(
                 f"Process groups in a child process need Linux (this is {sys.platform}): use the one without 'Baby'."
             )
-        near, far = Pipe.pair()
-        environ = env.everything()
-        root = str(Path(torchft_x.__file__).parent.parent)
-        environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environ.get("PYTHONPATH")])])
-        # Libraries that start threads on import would make the fork unsafe; these variables limit them to one thread.
-        environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
+        method, pid = multiprocessing.get_start_method(allow_none=True), self._forkserver_pid
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-W",
-                    "ignore",
-                    "-m",
-                    "torchft_x.comm.subprocess.fork_server_main",
-                    str(far.fileno()),
-                    str(os.getpid()),
-                ],
-                pass_fds=[far.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=environ,
-            )
+            resource_tracker.ensure_running()  # which unblocks SIGINT
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is for the trainer to handle
+            super().ensure_running()
         except OSError as e:
-            near.close()
             raise ConfigError(f"The process group's helper process can't be started: {e}.") from None
         finally:
-            far.close()
-        self._control = near
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if method is None and self._forkserver_pid != pid:  # the start has set one, which then can't be changed
+                multiprocessing.set_start_method(None, force=True)
 
-    def _forget(self) -> None:
-        if self._control is not None:
-            self._control.shut()  # the helper sees the end even if a forked process holds our end
-            self._control.close()
-        if self._process is not None:
-            try:
-                self._process.wait(_END_GRACE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process = self._control = None
-
-    def close(self) -> None:
-        """End the helper, and with it all children."""
-        with self._lock:
-            if self._pid == os.getpid():
-                self._forget()
+    def stop(self, pid: int | None) -> None:
+        """Kill the server with this pid, and wait for its end."""
+        with self._lock, contextlib.suppress(FileNotFoundError):  # of its socket
+            if pid is not None and pid == self._forkserver_pid:
+                os.kill(pid, signal.SIGKILL)
+                self._stop_unlocked()
 
 
-NURSERY = ForkServer()  # one per process
-atexit.register(NURSERY.close)
+_server = _ForkServer()
+
+
+def warm_up() -> None:
+    """Start the server, so that the first child needn't wait for its imports. Raises `ConfigError` if there can't be one."""
+    _server.ensure_running()
+
+
+def start(program: child_main.Child, fds: Sequence[int]) -> tuple[int, int]:
+    """Fork a child that runs `program` with these descriptors. Blocks until the server has imported its modules.
+
+    Return the child's pid, and a descriptor from which `forkserver.read_signed` reads how the child ended. Raises
+    `OSError` or `EOFError`.
+    """
+    message = io.BytesIO()
+    reduction.dump({"sys_path": sys.path}, message)  # without the path of the user's script, which it would import
+    reduction.dump(program, message)
+    pid = _server._forkserver_pid
+    try:
+        return _fork(message, fds)
+    except (ConnectionError, EOFError, FileNotFoundError):  # the server was killed, or its socket removed
+        _server.stop(pid)
+        return _fork(message, fds)
+
+
+def _fork(message: io.BytesIO, fds: Sequence[int]) -> tuple[int, int]:
+    status, data = _server.connect_to_new_process(fds)
+    try:
+        with open(data, "wb") as f:
+            f.write(message.getbuffer())
+        return forkserver.read_signed(status), status
+    except BaseException:
+        os.close(status)
+        raise
+
+
+def _after_fork_in_child() -> None:
+    """Release the parent's server, which must not outlive the parent."""
+    global _server
+    if _server._forkserver_alive_fd is not None:
+        os.close(_server._forkserver_alive_fd)
+    _server = _ForkServer()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(lambda: _server.stop(_server._forkserver_pid))

@@ -2,8 +2,7 @@
 
 Each `configure` starts a new child and kills the last one, so an abort is a kill: no state, thread or socket of the
 library is left. This costs a copy of each CPU tensor into and out of shared memory
-(`torchft_x.comm.subprocess.shared_memory`). CUDA tensors are shared without a copy
-(`torchft_x.comm.accelerator.ipc`).
+(`torchft_x.comm.subprocess.shared_memory`). CUDA tensors are shared without a copy.
 """
 
 from __future__ import annotations
@@ -11,21 +10,24 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import Work
 
-from torchft_x import net
+from torchft_x import env, net
 from torchft_x.comm import finalizers
+from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.accelerator.requirements import lacking
 from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
+from torchft_x.comm.subprocess import fork_server
 from torchft_x.comm.subprocess.child_handle import ChildHandle
-from torchft_x.comm.subprocess.fork_server import NURSERY
-from torchft_x.comm.subprocess.shared_memory import SharedSegments
+from torchft_x.comm.subprocess.child_main import Child
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
@@ -43,7 +45,8 @@ class ProcessGroupBaby(ProcessGroup):
         host: as in `ProcessGroupGloo`.
     """
 
-    _kind = ""  # kind of the child's group, a key of child_main.KINDS
+    _kind = ""  # name of the library
+    _inner: Callable[..., ProcessGroup]  # class of the child's group
     _device = "cpu"  # kind of device that the group works on
 
     def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
@@ -53,12 +56,12 @@ class ProcessGroupBaby(ProcessGroup):
         if self._device != "cpu":
             lacking(self._kind, type(self).__name__)
         self._timeout = seconds(timeout)
-        self._host = net.advertise_host(host) if self._device == "cpu" else None  # address on which the child listens
-        self._arena = SharedSegments()
+        # Only gloo listens: on this address.
+        self._options = {"host": net.advertise_host(host)} if self._device == "cpu" else {}
         self._lock = threading.Lock()  # serialises `configure`
         self._latest: list[ChildHandle | _Alone] = []  # the present configuration, if there is one
         finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # must not keep its child running
-        NURSERY.warm_up()
+        fork_server.warm_up()
 
     @property
     def takes(self) -> str | None:
@@ -88,14 +91,14 @@ class ProcessGroupBaby(ProcessGroup):
         info = checked(rank, world_size, quorum_id)
         with self._lock:
             self._end("the group was configured anew")
-            made = _Alone(info) if world_size == 1 else ChildHandle(self._kind, self._device, self._arena, info)
-            self._latest[:] = [made]
-        if isinstance(made, ChildHandle):
-            at = {"store_addr": store_addr, "replica_id": replica_id, "rank": rank, "world_size": world_size}
-            self._connect(made, {**at, "quorum_id": quorum_id})
-
-    def _connect(self, child: ChildHandle, at: dict[str, Any]) -> None:
-        child.configure(self._timeout, _device_index(self._device), self._host, at)
+            if world_size == 1:
+                self._latest[:] = [_Alone(info)]
+                return
+            make = functools.partial(self._inner, self._timeout, **self._options)
+            members = (store_addr, replica_id, rank, world_size, quorum_id)
+            index = 0 if self._device == "cpu" else torch.get_device_module(self._device).current_device()
+            child = ChildHandle(Child(make, members, self._device, index, env.flight_folder()), info, self._timeout)
+            self._latest[:] = [child]
         limit = max(self._timeout, _START_LIMIT)
         if not child.started.wait(limit):
             child.end(DeadlineError(f"Configuring {child.info} failed: no child process was there in {limit:g} s."))
@@ -156,6 +159,7 @@ class ProcessGroupBabyGloo(ProcessGroupBaby):
     """Process group on gloo in a child process. Tensors on any device are copied through shared host memory."""
 
     _kind = "gloo"
+    _inner = ProcessGroupGloo
 
 
 class ProcessGroupBabyNCCL(ProcessGroupBaby):
@@ -167,6 +171,7 @@ class ProcessGroupBabyNCCL(ProcessGroupBaby):
     """
 
     _kind = "nccl"
+    _inner = ProcessGroupNCCL
     _device = "cuda"
 
 
@@ -177,6 +182,7 @@ class ProcessGroupBabyXCCL(ProcessGroupBaby):
     """
 
     _kind = "xccl"
+    _inner = ProcessGroupXCCL
     _device = "xpu"
 
 
@@ -201,7 +207,3 @@ class _Alone:
 def _end_all(configurations: list[ChildHandle | _Alone]) -> None:
     for each in configurations:
         each.end(CollectiveError("the group was forgotten"))
-
-
-def _device_index(kind: str) -> int:
-    return 0 if kind == "cpu" else int(torch.get_device_module(kind).current_device())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -60,7 +62,7 @@ def helper() -> int:
     """The process that forks our groups' children."""
     for pid in children(os.getpid()):
         with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
-            if "fork_server_main" in f.read():
+            if "torchft_x.comm.subprocess" in f.read():
                 return pid
     raise AssertionError("there is no helper process")
 
@@ -106,6 +108,26 @@ def test_stopped_child_is_ended_by_an_abort(pair: list[ProcessGroupBabyGloo], me
     assert "aborted" in str(wait_error(work))
     pair[1].abort(4)
     wait_for(lambda: not any(map(is_alive, stopped)), what="the end of the stopped children")
+    configure(pair, meeting(), 5)
+    each(pair, lambda rank, group: group.barrier().wait())
+
+
+def test_a_child_that_reads_nothing_is_ended(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
+    configure(pair, meeting(), 4)
+    for pid in children(helper()):
+        os.kill(pid, signal.SIGSTOP)
+    pair[0].set_timeout(0.1)
+    while pair[0].errored() is None:
+        work = pair[0].barrier()
+    assert "SIGKILL; configure() starts a new one" in str(wait_error(work))
+
+
+def test_an_interrupt_is_for_the_trainer(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
+    """Ctrl-C in a terminal reaches all processes."""
+    configure(pair, meeting(), 4)
+    for pid in [helper(), *children(helper())]:
+        os.kill(pid, signal.SIGINT)
+    each(pair, lambda rank, group: group.barrier().wait())
     configure(pair, meeting(), 5)
     each(pair, lambda rank, group: group.barrier().wait())
 
@@ -156,8 +178,22 @@ def test_the_common_part_is_no_group() -> None:
         ProcessGroupBaby()
 
 
-def test_what_a_child_was_never_told(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
+def test_a_child_has_no_socket_of_the_trainer(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.set_inheritable(True)
+        os.kill(helper(), signal.SIGKILL)
+        configure(pair, meeting(), 1)
+        for pid in [helper(), *children(helper())]:
+            held = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+            assert held
+            assert f"socket:[{os.fstat(listener.fileno()).st_ino}]" not in held
+
+
+def test_arguments_at_the_edge(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
     assert "call configure()" in str(wait_error(pair[0].barrier()))
     configure(pair, meeting(), 1)
-    assert "PREMUL_SUM is not offered" in str(wait_error(pair[0].allreduce([ramp(0)], dist.ReduceOp.PREMUL_SUM)))
+    each(pair, lambda rank, group: group.allreduce([torch.ones(0)]).wait())
+    assert "cannot pickle" in str(wait_error(pair[0].allreduce([ramp(0)], threading.Lock())))
+    configure(pair, meeting(), 2)
+    assert "PREMUL_SUM" in str(wait_error(pair[0].allreduce([ramp(0)], dist.ReduceOp.PREMUL_SUM)))
     assert pair[0].errored() is not None
