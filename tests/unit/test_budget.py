@@ -44,15 +44,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1550, 7),
-    "comm": (7300, 61),
-    "compat": (1170, 1),
-    "core": (10090, 45),
+    "": (1540, 7),
+    "comm": (6860, 55),
+    "compat": (1160, 1),
+    "core": (9770, 44),
     "launch": (17300, 136),
-    "observe": (5000, 39),
-    "rpc": (7240, 59),
-    "train": (11080, 51),
-    "transfer": (5870, 45),
+    "observe": (4500, 39),
+    "rpc": (7220, 59),
+    "train": (11070, 51),
+    "transfer": (5850, 45),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 86

@@ -11,13 +11,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torchft_x.launch.job.index import Index, index_folder
 from torchft_x.launch.job.states import ALIVE, FAILED, OVER, PENDING, RUNNING
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
-from torchft_x.launch.slurm.rules.memory import unheard
+from torchft_x.launch.slurm.rules.memory import from_json
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
 from torchft_x.launch.slurm.store import ManifestError
@@ -145,9 +146,25 @@ def _unheard(manifest: Manifest, rows: Mapping[str, Row | None]) -> dict[str, Pa
             continue
         if str(part.number) in lost:
             found[part.name] = PartStatus(FAILED, False, f"it is given up: {lost[str(part.number)]}")
-        elif why := unheard(memories.get(part.name) if isinstance(memories, dict) else None, part, row):
+        elif why := why_unheard(memories.get(part.name) if isinstance(memories, dict) else None, part, row):
             found[part.name] = PartStatus(PENDING, row.restarts > 0, why)
     return found
+
+
+def why_unheard(found: Any, part: Part, row: Row) -> str:
+    """Return why a part that Slurm runs is not known to run, as a clause; '' if all its supervisors report.
+
+    `found` is the part's memory from `to_json`.
+    """
+    memory = from_json(found, 0.0)
+    came = memory.came if memory is not None and memory.start == (row.job, row.restarts) else set()
+    missing = [node for node in range(part.nodes) if node not in came]
+    if missing:
+        where = ", ".join(row.nodes[node] for node in missing if node < len(row.nodes)) or "?"
+        return f"Slurm has run it on {where} since {row.start_time}, and nobody has heard of its supervisor yet"
+    if memory is not None and memory.silent_since is not None:
+        return f"its supervisor has been silent since {time.strftime('%H:%M:%S', time.localtime(memory.silent_since))}"
+    return ""
 
 
 def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchft_x.launch.slurm.rules.manifest import Part
 from torchft_x.launch.slurm.rules.queue import Row
 
 
@@ -86,19 +84,3 @@ def from_json(found: Any, unix: float) -> PartMemory | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def unheard(found: Any, part: Part, row: Row) -> str:
-    """Return why a part that Slurm runs is not known to run, as a clause; '' if all its supervisors report.
-
-    `found` is the part's memory from `to_json`.
-    """
-    memory = from_json(found, 0.0)
-    came = memory.came if memory is not None and memory.start == (row.job, row.restarts) else set()
-    missing = [node for node in range(part.nodes) if node not in came]
-    if missing:
-        where = ", ".join(row.nodes[node] for node in missing if node < len(row.nodes)) or "?"
-        return f"Slurm has run it on {where} since {row.start_time}, and nobody has heard of its supervisor yet"
-    if memory is not None and memory.silent_since is not None:
-        return f"its supervisor has been silent since {time.strftime('%H:%M:%S', time.localtime(memory.silent_since))}"
-    return ""

@@ -24,9 +24,9 @@ from torchft_x.launch.slurm.rules.actions import (
     read_status,
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
-from torchft_x.launch.slurm.rules.memory import unheard
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
 from torchft_x.launch.slurm.rules.restart import JobRestarts, Patience
+from torchft_x.launch.slurm.status import why_unheard
 from torchft_x.timing import TIMING
 
 NOTE = comment("app", "t1", "/runs/7")
@@ -369,7 +369,7 @@ def test_a_group_that_slurm_runs_is_not_known_to_run_before_its_supervisors_were
 
     def why(text: str) -> str:
         note = json.loads(json.dumps(watch.rules.remember(unix=1000.0)))
-        return unheard(note.get("trainer/1"), part(1, nodes=2), row(text))
+        return why_unheard(note.get("trainer/1"), part(1, nodes=2), row(text))
 
     begun = runs(1).replace("|n2|", "|n[2-3]|")
     assert why(begun).startswith("Slurm has run it on n2, n3 since 2026-11-25T11:00:00, and nobody has heard of")
