@@ -45,7 +45,7 @@ def test_a_field_without_a_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_reader_and_writer_have_the_same_fields() -> None:
     with pytest.raises(TypeError, match="have different fields"):
-        Codec(pb.Patience, kind(seconds=float, reason=str), kind(second=float, reason=str), names={"second": "seconds"})
+        Codec(pb.Pause, kind(seconds=float, reason=str), kind(second=float, reason=str), names={"second": "seconds"})
 
 
 def test_a_nested_value_needs_a_codec_of_its_own() -> None:
