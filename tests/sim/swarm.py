@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from tests.sim.base import Rng
 from tests.sim.config import WorldConfig, limits
@@ -400,17 +401,20 @@ def check_liveness(world: World) -> None:
     """
     calm = Calm(world)
     began = world.now
-    together = world.run_while(calm.unsettled, _kept_out(world) + world.patience)
-    # A connect that was under way at the end of the faults may cause an exclusion.
-    if not together and (left := _kept_out(world)) > 0.0:
-        together = world.run_while(calm.unsettled, left + world.patience)
+    together = world.run_while(calm.unsettled, max(0.0, _kept_out(world)) + world.patience)
+    # A connect that was under way at the end of the faults may cause an exclusion, after which all begins anew.
+    if not together and (left := _kept_out(world) + world.patience) > 0.0:
+        together = world.run_while(calm.unsettled, left)
     if not together:
         world.violated("L1", f"{world.now - began:.0f} s after the last fault: {calm.why}")
 
 
 def _kept_out(world: World) -> float:
-    """Return the seconds for which groups that made the others wait again and again remain excluded (R20)."""
-    found = [0.0]
+    """Return the seconds until the last group that made the others wait again and again is let in (R20).
+
+    Negative if it has been let in, and -inf if none was excluded.
+    """
+    found = [-inf]
     for house in world.lighthouses:
         if house.machine is not None:
             now = house.clock.read(world.now)
