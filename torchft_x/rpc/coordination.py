@@ -26,8 +26,7 @@ from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import error_of
-from torchft_x.rpc.transport.token import Metadata, check_token, metadata
-from torchft_x.timing import TIMING
+from torchft_x.rpc.transport.token import check_token, metadata
 
 log = logging.getLogger(__name__)
 
@@ -204,8 +203,7 @@ class LighthouseClient:
         self._call("Heartbeat", peer_pb.LighthouseHeartbeatRequest(replica_id=replica_id), timeout)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
-        call = self._channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/{method}")
-        return _answer(call, request, seconds(timeout), self._metadata, self._what)
+        return _answer(self, f"/{grpc_options.LIGHTHOUSE}/{method}", request, timeout)
 
 
 class ManagerServer:
@@ -328,17 +326,15 @@ class ManagerClient:
         return bool(messages.parse(peer_pb.ShouldCommitResponse, data, "answer").should_commit)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
-        call = self._channel.unary_unary(f"/{grpc_options.MANAGER}/{method}")
-        return _answer(call, request, seconds(timeout), self._metadata, self._what)
+        return _answer(self, f"/{grpc_options.MANAGER}/{method}", request, timeout)
 
 
-def _answer(call: Any, request: Any, timeout: float, said: Metadata, what: str) -> bytes:
-    """Call a method, whose server answers within `timeout` seconds that nothing came (`grpc_options.TIMEOUT_KEY`)."""
-    said = (*said, (grpc_options.TIMEOUT_KEY, f"{timeout:.3f}"))
+def _answer(client: LighthouseClient | ManagerClient, path: str, request: Any, timeout: Seconds) -> bytes:
+    options = grpc_options.within(seconds(timeout), client._metadata)
     try:
-        return bytes(call(request.SerializeToString(), timeout=timeout + TIMING.late_answer, metadata=said))
+        return bytes(client._channel.unary_unary(path)(request.SerializeToString(), **options))
     except grpc.RpcError as e:
-        raise error_of(e, what) from None
+        raise error_of(e, client._what) from None
 
 
 def lighthouse_main() -> int:

@@ -25,7 +25,6 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.grpc_errors import error_of
 from torchft_x.rpc.transport.token import check_token, metadata
-from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
@@ -144,10 +143,10 @@ class GroupClient(RankCalls):
         self._channel.close()
 
     def _call(self, method: Any, message: Any, timeout: float) -> bytes:
-        said = (*metadata(self._token), (grpc_options.TIMEOUT_KEY, f"{timeout:.3f}"))
+        options = grpc_options.within(timeout, metadata(self._token))
         while True:
             try:
-                return bytes(method(message.SerializeToString(), timeout=timeout + TIMING.late_answer, metadata=said))
+                return bytes(method(message.SerializeToString(), **options))
             except grpc.RpcError as e:
                 if grpc_options.PAUSED_KEY not in dict(e.trailing_metadata() or ()):
                     raise error_of(e, self._what) from None

@@ -17,6 +17,7 @@ from torchft_x._version import __version__
 from torchft_x.descriptors import port_not_inherited
 from torchft_x.errors import AddressError, RefusedError
 from torchft_x.net import Address, advertise_host, any_host
+from torchft_x.rpc.transport.token import Metadata
 from torchft_x.timing import TIMING
 
 WIRE = 2
@@ -176,8 +177,12 @@ TIMEOUT_KEY = "torchft-x-timeout"
 later (`TIMING.late_answer`), so that this answer, which says what is missing and whether to ask again, arrives on a
 busy machine, too."""
 PAUSED_KEY = "torchft-x-paused"
-"""Trailing metadata of a call for a quorum that ended at its deadline while a group that pauses was waited for. The
-client then asks again."""
+"""Trailing metadata of a quorum call that ended while a group's pause was waited for. The client then asks again."""
+
+
+def within(timeout: float, said: Metadata) -> dict[str, Any]:
+    """Return gRPC's arguments for a call that is answered within `timeout` seconds; `said`: its other metadata."""
+    return {"timeout": timeout + TIMING.late_answer, "metadata": (*said, (TIMEOUT_KEY, f"{timeout:.3f}"))}
 
 
 def time_left(context: Any) -> float | None:
