@@ -100,7 +100,7 @@ TREE: Mapping[str, Mapping[str, str]] = {
         **_MESH,
         "_ErrorSwallowingWork": "comm.wrappers.process_groups:_SwallowingWork",
     },
-    "torchx": {"hsdp": "components.hsdp:hsdp"},
+    "torchx": {"hsdp": "components.listed:hsdp"},
     "utils": {
         name: f"compat.adapters.streams:{name}" for name in ("get_stream_context", "record_event", "synchronize")
     },

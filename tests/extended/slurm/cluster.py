@@ -140,6 +140,17 @@ class SlurmCluster:
                 continue
         return [pid for pid in found if pid != os.getpid()]
 
+    def processes_and_logs(self) -> str:
+        """Return what this cluster's processes wait for, and the ends of the daemons' logs."""
+        pids = ",".join(map(str, self.processes()))
+        rows = subprocess.run(
+            ["ps", "-o", "pid,ppid,stat,etime,wchan:20,args", "-p", pids], capture_output=True, text=True
+        )
+        logs = [
+            f"--- {f.name}\n" + "".join(f.open().readlines()[-15:]) for f in sorted((self.folder / "log").iterdir())
+        ]
+        return rows.stdout + "".join(logs)
+
     # --- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -37,6 +37,10 @@ class SlurmJob:
         """Return slurm_ft's output files of the parts whose names match."""
         return sorted((store.folder(self.run_dir) / "logs").glob(name))
 
+    def ends_of_files(self) -> str:
+        """Return the last lines of each output file."""
+        return "".join(f"--- {f.name}\n" + "".join(f.open(errors="replace").readlines()[-15:]) for f in self.files())
+
     def output(self, name: str = "*") -> str:
         return "".join(f"--- {f.name}\n{f.read_text(errors='replace')}" for f in self.files(name))
 
@@ -49,7 +53,8 @@ class SlurmJob:
             wait_for(condition, seconds, what)
         except AssertionError as e:
             queue = self.cluster.run("squeue", "-t", "all")
-            raise AssertionError(f"{e};\n{queue}\n{self.output()[-6000:]}") from None
+            found = [queue, self.ends_of_files(), self.cluster.processes_and_logs()]
+            raise AssertionError("\n".join([f"{e};", *found])) from None
 
     def wait_until_training(self, groups: int = 2, seconds: float = 90, after: float = 0.0) -> None:
         """Wait until so many groups have committed together, later than `after` (Unix time in seconds)."""
