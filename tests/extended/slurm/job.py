@@ -53,7 +53,8 @@ class SlurmJob:
             wait_for(condition, seconds, what)
         except AssertionError as e:
             queue = self.cluster.run("squeue", "-t", "all")
-            found = [queue, self.ends_of_files(), self.cluster.processes_and_logs()]
+            events = [str(e) for e in self.events() if e.get("event") != "commit"][-40:]
+            found = [queue, self.ends_of_files(), *events, self.cluster.processes_and_logs()]
             raise AssertionError("\n".join([f"{e};", *found])) from None
 
     def wait_until_training(self, groups: int = 2, seconds: float = 90, after: float = 0.0) -> None:
