@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Mapping
 
@@ -25,8 +26,10 @@ def write(code: int, sentence: str, environ: Mapping[str, str] | None = None) ->
     path = env.read(env.ERROR_FILE, None, environ)
     if code and path is not None:
         error = {"message": {"message": sentence, "extraInfo": {"timestamp": str(int(time.time()))}}}
-        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as f:
-            json.dump(error, f)
+        with contextlib.suppress(OSError):
+            with open(f"{path}.part", "w", encoding="utf-8") as f:
+                json.dump(error, f)
+            os.replace(f"{path}.part", path)  # TorchX reads it at any time
 
 
 def was_written(environ: Mapping[str, str] | None = None) -> bool:

@@ -28,7 +28,7 @@ def test_the_verdict_of_a_job_says_what_differs(what: str, tmp_path: Path) -> No
         assert code != 0, output
         verdict = rf"1 of 2 groups finished, but group \d gave up on .*: torchft_x: Group \d \(host .*{SENTENCES[what]}"
         assert re.search(verdict, output), output
-        assert "Traceback" not in output
+        assert "Traceback" not in output, output
         said = [line for line in output.splitlines() if "can't train" in line and line.startswith("trainer/")]
         assert len(said) == 2, said  # by the script, and by its supervisor
         gone(run_dir, 10)

@@ -75,7 +75,8 @@ def _give_numpy_its_threads(environ: Mapping[str, str]) -> None:
     name stays at one thread.
     """
     words = [environ.get(f"{name}_NUM_THREADS", "") for name in ("OPENBLAS", "GOTO", "OMP")]
-    count = next((int(word) for word in words if word.isdecimal() and int(word)), len(os.sched_getaffinity(0)))
+    processors = len(os.sched_getaffinity(0))
+    count = next((min(int(word), processors) for word in words if word.isdecimal() and int(word)), processors)
     if count == 1:
         return
     with open("/proc/self/maps") as f:
