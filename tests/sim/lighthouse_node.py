@@ -52,6 +52,7 @@ class LighthouseNode:
     def __init__(self, world: World, site: str = "lh") -> None:
         self.world = world
         self.site = site
+        self.beside = "g0" if site == "lh" else "g1"  # the group on its host, which may go on when that host is lost
         self.attempts = 0
         self.process: Process | None = None  # None while it is down
         self.machine: Lighthouse | None = None  # the present attempt's
@@ -248,7 +249,8 @@ class LighthouseNode:
             shared.hang(process)
             self.world.after(0.0, process, self._carry_out, [lm.Keep(previous), *rest])
             return False
-        shared.journals[self.lease.entry.epoch] = previous, self.clock
+        boot = "" if self.world.config.one_host else self.world.boot_of(self.beside)
+        shared.journals[self.lease.entry.epoch] = replace(previous, boot_id=boot), self.clock
         return self._confirm()
 
     def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:

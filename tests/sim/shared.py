@@ -47,7 +47,7 @@ class SharedDirectory:
         self.journals = {e: x for e, x in self.journals.items() if e >= epoch}
         self.journals[epoch] = found, written_by
         if found is None or written_by is clock:
-            return found
+            return found and replace(found, boot_id="")
         return replace(found, leased=None, absent=tuple(replace(absent, leased=None) for absent in found.absent))
 
     def hang(self, process: Process) -> None:

@@ -310,7 +310,8 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
 
     def take_over() -> tuple[str, float, str]:
         ttl = TIMING.failover_ttl
-        return "", choose((0.3, ttl - 0.5, ttl + TIMING.failover_margin + 1.0, 15.0)), ""
+        seconds = choose((0.3, ttl - 0.5, ttl + TIMING.failover_margin + 1.0, 15.0))
+        return "", seconds, "group" if chance(0.3) else ""
 
     shapes: dict[str, Callable[[], tuple[str, float, str]]] = {
         "part": part,

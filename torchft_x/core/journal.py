@@ -69,3 +69,5 @@ class JournalEntry:
     """Members that finish the job, or have finished it (R21)."""
     job: tuple[str, ...] = ()
     """Groups that have been members since the last job was finished (R21)."""
+    boot_id: str = ""
+    """Boot of the host that has written it, as its reader says; empty: the reader's own."""

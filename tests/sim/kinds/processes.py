@@ -230,8 +230,13 @@ def _holder(world: World) -> LighthouseNode:
 
 @kind
 def holder_lost(world: World, fault: Fault) -> bool:
-    """Lose the host of the lighthouse that serves. Another process stands by at its address after `seconds`."""
+    """Lose the host of the lighthouse that serves. Another process stands by at its address after `seconds`.
+
+    `other`: "group" if the group on that host is lost, too.
+    """
     house = _holder(world)
+    if fault.other:
+        power(world, Fault(world.now, "power", house.beside, fault.seconds))
     return lighthouse(world, Fault(world.now, "lighthouse", house.site, fault.seconds, "host"))
 
 

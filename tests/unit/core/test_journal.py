@@ -9,8 +9,10 @@ import pytest
 
 from tests.unit.core.scene import BOOT, UNIX, Scene, issued, member, of, quorum
 from torchft_x.core.journal import Absent, JournalEntry
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
+    AttemptBegun,
     AttemptEnded,
     Fence,
     Hello,
@@ -22,6 +24,7 @@ from torchft_x.core.messages.lighthouse import (
     Progress,
     Refuse,
     RevokeQuorum,
+    SupervisorHeard,
 )
 from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.timing import TIMING
@@ -98,6 +101,31 @@ def test_R8c_who_died_in_the_same_moment_is_known_by_its_supervisors_word() -> N
         scene.hello(name)
         scene.join(name, scene.quorums[name].top, JoinReason.FAILED)
     assert issued(scene.feed(AttemptEnded("token-c:1", -9))) == [["a:1", "b:1"]]
+
+
+@pytest.mark.parametrize("heard", ["nothing", "its supervisor", "a neighbour"])
+def test_R8c_a_member_on_the_lost_host_of_the_lighthouse_before_is_waited_for_as_on_any_lost_host(heard: str) -> None:
+    """It was waited for as one without a supervisor, for 3.5 s longer."""
+    before, limits = trained("a:1", "b:1", "c:1"), SilenceLimits()
+    previous = kept(before)
+    there = tuple(replace(k, boot_id=BOOT if k.replica_id == "a:1" else "boot-there") for k in previous.members)
+    scene = follow(before, replace(previous, members=there, boot_id="boot-there"))
+    scene.hello("a:1")
+    if heard == "a neighbour":
+        scene.hello("b:1", boot_id="boot-there")
+    scene.wait(0.1)
+    if heard == "its supervisor":
+        scene.announce("c")
+        scene.feed(AttemptBegun("c", 0, "token-c:1"))
+    scene.wait(limits.host - 0.2, alive=("a:1",))
+    assert not scene.record("c:1").lost
+    if heard == "its supervisor":
+        scene.feed(SupervisorHeard(scene.supervisors["c"]))
+    scene.wait(0.3, alive=("a:1",))
+    assert bool(scene.record("c:1").lost) == (heard == "nothing")
+    assert not scene.record("c:1").proof
+    scene.wait(limits.alone - limits.host, alive=("a:1",))
+    assert scene.record("c:1").lost
 
 
 def test_R8c_a_lease_is_not_counted_anew_by_each_lighthouse() -> None:

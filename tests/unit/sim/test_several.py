@@ -10,6 +10,8 @@ from tests.sim.faults import Fault, strike
 from tests.sim.world import World
 from tests.unit.sim.test_protocol import full
 from tests.unit.sim.test_world import all_is_well, members, step_of
+from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.timing import TIMING
 
 
@@ -47,6 +49,16 @@ def test_the_host_of_whichever_serves_is_lost_again_and_again() -> None:
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
     assert world.checker.lineage == 0
     assert all_is_well(world)
+
+
+def test_the_host_of_the_lighthouse_and_of_a_group_is_lost_and_the_others_go_on_soon_after_the_take_over() -> None:
+    world = two(one_host=False, timeout=60.0, lighthouse=LighthouseConfig(limits=SilenceLimits()))
+    before = step_of(world, "g1")
+    strike(world, Fault(world.now, "holder_lost", "", 60.0, "group"))
+    world.run_for(TIMING.failover_ttl + TIMING.failover_margin + TIMING.silence_host + 1.0)
+    assert members(world) == ["g1:1", "g2:1"]
+    assert step_of(world, "g1") > before + 2
+    assert world.checker.lineage == 0
 
 
 def test_all_groups_are_killed_at_once_around_a_take_over_and_begin_again() -> None:

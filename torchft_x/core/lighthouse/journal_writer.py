@@ -73,22 +73,8 @@ class JournalWriter:
             self._update_entries(cur, open_)
         self._kept, self._open, self._left, self._early, self._stale = kept, open_, left, early, False
         self._unreported = unreported
-        absent = tuple(self._absent.values())
-        return [
-            Keep(
-                JournalEntry(
-                    cur,
-                    granted,
-                    self._entries,
-                    open_,
-                    absent,
-                    leased,
-                    quorum_state.reached,
-                    left,
-                    self._finished_job.job,
-                )
-            )
-        ]
+        absent, reached, job = tuple(self._absent.values()), quorum_state.reached, self._finished_job.job
+        return [Keep(JournalEntry(cur, granted, self._entries, open_, absent, leased, reached, left, job))]
 
     def _update_entries(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
         unreported, early = self._finished_job.unreported, self._finished_job.early

@@ -288,26 +288,13 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
         log.error("This lighthouse ends: %s. The next one stands by.", sentence)
         os._exit(STANDS_BY)  # queued messages must not be sent any more
 
-    address = _address(settings, settings.bind.port)
-    if (
-        settings.address_file is not None and Path(settings.address_file).parent == folder
-    ):  # this lighthouse's own address, not that of the serving one
+    address, boot_id = _address(settings, settings.bind.port), settings.lighthouse.boot_id
+    # A file in `folder` is for this lighthouse's own address, any other for that of the serving one.
+    if settings.address_file is not None and Path(settings.address_file).parent == folder:
         _write_atomically(settings.address_file, address + "\n")
     _on_signals(ended)
-    return hold_lease(
-        folder,
-        Contender(
-            settings.owner,
-            address,
-            settings.bind,
-            settings.token,
-            settings.lighthouse.boot_id,
-            _run(settings),
-            settings.again,
-        ),
-        on_lost=on_lost,
-        wait=wait,
-    )
+    who = Contender(settings.owner, address, settings.bind, settings.token, boot_id, _run(settings), settings.again)
+    return hold_lease(folder, who, on_lost=on_lost, wait=wait)
 
 
 def _on_signals(ended: SimpleQueue[None]) -> None:

@@ -248,8 +248,9 @@ class Journal:
             raise RefusedError("it is damaged.")
         journal = parse(pb.Journal, data, "journal")
         self._check_origin(journal)
-        same_clock = self._same_boot(journal) and journal.clock == _clock()
-        found = from_proto(journal, granted, leased if same_clock else math.nan, reached)
+        same_boot = self._same_boot(journal)
+        leased = leased if same_boot and journal.clock == _clock() else math.nan
+        found = from_proto(journal, granted, leased, reached, "" if same_boot else journal.boot_id)
         self._place = (at, length)
         self._done = [pb.Journal(done=[d]).SerializeToString() for d in found.done]
         return found
@@ -269,7 +270,7 @@ class Journal:
             raise RefusedError("another job has written it, or one with another token.")
 
 
-def from_proto(p: pb.Journal, granted: int, leased: float = math.nan, reached: int = 0) -> JournalContents:
+def from_proto(p: pb.Journal, granted: int, leased: float, reached: int, boot_id: str) -> JournalContents:
     """Decode a journal. Raises `RefusedError` for a value that exceeds the limits of the wire.
 
     `leased` is the time after which no lease was sent; nan: unknown, and no time in the journal is valid."""
@@ -291,7 +292,8 @@ def from_proto(p: pb.Journal, granted: int, leased: float = math.nan, reached: i
         newest_step = limits.check_whole(reached, "reached")
         members, left = tuple(map(messages.MEMBER_ENTRY.decode, p.members)), tuple(map(messages.LEFT.decode, p.left))
         job = tuple(limits.check_text(group, "group") for group in p.job)
-        entry = JournalEntry(newest, granted, members, older, absent, leased if known else None, newest_step, left, job)
+        boot_id, since = limits.check_text(boot_id, "boot_id"), leased if known else None
+        entry = JournalEntry(newest, granted, members, older, absent, since, newest_step, left, job, boot_id)
     return JournalContents(entry, tuple(p.done))
 
 

@@ -125,10 +125,8 @@ def _stand_by(
             if register.mend(newest_epoch(register.folder.parent)):
                 log.warning("%s was empty: somebody has deleted the lease. It is made again.", register)
                 return
-        logged, server.silence = (
-            server.silence,
-            f"the lease in {register} can't be taken ({why}), so that nobody serves",
-        )
+        logged = server.silence
+        server.silence = f"the lease in {register} can't be taken ({why}), so that nobody serves"
         if server.silence != logged:
             log.warning("%s Make that directory writable, or start again with another.", server.sentence())
 
