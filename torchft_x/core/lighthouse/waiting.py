@@ -333,8 +333,13 @@ class Waiting:
             since = first + TIMING.first_ask
         else:
             since = min(j.since + max(j.patience, TIMING.ask_moment) for j in joins)
-        # the wait for a member that pauses counts from the end of its pause
-        return [(r, now - first) for r in self._awaited if now >= max(since, r.pause_until + since - first)]
+
+        def until(r: MemberRecord) -> float:
+            """Return the end of the wait for a member, which may announce a pause, or be about to reconnect."""
+            connects = r.heard + TIMING.reconnect_last if r.session is None and not r.unary else since
+            return max(since, connects, r.pause_until + since - first)
+
+        return [(r, now - first) for r in self._awaited if now >= until(r)]
 
     def _cut(self, since: float) -> dict[str, str]:
         """Return the members that a reduction waited for and of which a node was not heard since then; and its host."""

@@ -251,3 +251,13 @@ def test_a_penalty_is_remembered_for_a_minute_after_its_end() -> None:
         assert issued(s.back()) == [list(ALL)]
         (note,) = [e for e in s.late() if isinstance(e, Note) and e.event == "kept_out"]
         assert f"let in again in {penalty} s" in note.text
+
+
+def test_who_may_be_about_to_reconnect_is_not_left_out() -> None:
+    """After a take-over a group that reconnected half a second after another one was left out."""
+    s = Stage()
+    s.close("c:1")
+    s.asks("a:1", patience=TIMING.ask_moment)
+    s.asks("b:1", patience=TIMING.ask_moment)
+    assert not issued(s.wait(TIMING.reconnect_last - 0.1, alive=("a:1", "b:1")))
+    assert issued(s.wait(0.3, alive=("a:1", "b:1"))) == [["a:1", "b:1"]]
