@@ -28,6 +28,7 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     failover_look                 <  failover_silence              more than one poll must fail before it is reported
     3 * failover_renew            <  failover_ttl                  two lost renewals do not end a lease
     failover_ttl + failover_margin < lease                         groups train on during a failover
+    failover_ttl + failover_margin < reconnect_near_for            groups come soon after a failover
     failover_ttl + failover_margin < deserted_after                supervisors find the new holder before an old one ends
     deserted_after                <  lighthouse_away               ranks still wait when another lighthouse takes over
     takeover                      <  new_lineage                   survivors of a quorum have precedence
@@ -99,7 +100,7 @@ class Timing:
     seek: float = 2.0  # to look up the job's lighthouses
     reconnect_first: float = 0.05  # pause before the first connect after a session
     reconnect_near: float = 0.2  # longest pause during `reconnect_near_for`
-    reconnect_near_for: float = 5.0  # after the end of a session
+    reconnect_near_for: float = 8.0  # after the end of a session; another lighthouse has taken over by then
     reconnect_last: float = 1.0  # longest pause after `reconnect_near_for`
     comes_back: float = 3.0  # time for which a lighthouse is retried before the next one is tried
     promised: float = 1.5  # time whose steps a group without a session grants itself; covers a pause and a connect

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -28,12 +27,10 @@ REFUSED_CODE = 2
 """Exit code of a group whose supervisor the lighthouse refuses: a usage error, as in the commands."""
 KEPT_EXITS = 8
 """Ends of attempts that are reported again in full after a reconnect. A group may die more than once while the
-lighthouse
-is away, and the others may wait for the proof of each death."""
+lighthouse is away, and the others may wait for the proof of each death."""
 KEPT_ENDS = 1000
 """Ends of older attempts that are reported again without their reason: more attempts than can start and end while a
-member
-waits for a lease."""
+member waits for a lease."""
 
 
 class SupervisorClient:
@@ -188,8 +185,7 @@ class SupervisorClient:
 
     def away(self) -> float:
         """Return the seconds since the last session ended; 0.0 during a session. Callable from any thread."""
-        since = self._stream.away_since
-        return 0.0 if since is None else time.monotonic() - since
+        return self._stream.away_for
 
     def close(self, flush: float = TIMING.flush) -> None:
         """End the stream after waiting up to `flush` seconds until the lighthouse has received every report."""

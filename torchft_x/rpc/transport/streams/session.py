@@ -149,9 +149,15 @@ class ReconnectingStream:
         self._task.cancel()
         await asyncio.wait({self._task}, timeout=1.0)
 
+    @property
+    def away_for(self) -> float:
+        """Seconds without a session; 0.0 during one. Readable from any thread."""
+        since = self.away_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def away(self) -> str:
         """Return a phrase for people: for how long there has been no session, and why."""
-        seconds = 0.0 if self.away_since is None else time.monotonic() - self.away_since
+        seconds = self.away_for
         if len(self.addresses) > 1:
             why = f"{self.address.url}: {self.last_failure.rstrip('.')}"
             return f"none of the lighthouses {self.names()} has been there for {seconds:.1f} s ({why})"
@@ -168,6 +174,7 @@ class ReconnectingStream:
     async def _keep(self) -> None:
         pause = TIMING.reconnect_first
         while not self._closing:
+            addresses = self.addresses
             try:
                 await self._session()
                 self.last_failure = "it ended the session"
@@ -183,14 +190,14 @@ class ReconnectingStream:
             except Exception:  # a defect of ours must be logged, and must not end this task
                 log.exception("the session with the lighthouse at %s failed", self.address.url)
                 self.last_failure = "an error of our own, see the log"
-            stood, moved = self._set_down(), False
-            if not stood:
-                self.failover.failed(time.monotonic())
-                moved = await self._look_anew()
-            else:
+            stood = self._set_down()
+            if stood:
                 self.failover.ended(time.monotonic())
-            away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
-            pause = lighthouse_choice.pause(None if stood or moved else pause, away)
+            else:
+                self.failover.failed(time.monotonic())
+                await self._look_anew()
+            moved = self.addresses is not addresses
+            pause = lighthouse_choice.pause(None if stood or moved else pause, self.away_for)
             if not self._closing:
                 await asyncio.sleep(pause * _random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
@@ -207,6 +214,14 @@ class ReconnectingStream:
         log.info("The lighthouse has moved to %s.", ", ".join(a.url for a in found))
         self.addresses, self.failover = found, FailoverPolicy(len(found))
         return True
+
+    async def _watch_move(self) -> None:
+        """End the present connect if the lighthouse moves meanwhile. A host without power would hold it up for a second."""
+        while not await self._look_anew():
+            await asyncio.sleep(lighthouse_choice.pause(TIMING.reconnect_last, self.away_for))
+        assert self._task is not None
+        self._hung = "it has moved"
+        self._task.cancel()
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
         """Return whether another program may have the address of a lost lighthouse, so that the next may serve.
@@ -234,6 +249,7 @@ class ReconnectingStream:
         helpers: list[asyncio.Task[None]] = []
         try:
             call = channel.stream_stream(self._method)(metadata=self._metadata)
+            helpers += [asyncio.ensure_future(self._watch_move())]
             for data in self._callbacks.hello():
                 await call.write(data)
             try:
@@ -244,6 +260,7 @@ class ReconnectingStream:
                 await _check_end(call, what)
                 return
             beat = self._callbacks.welcome(first)
+            helpers.pop().cancel()
             outbox = self._outbox = Outbox(call.write)
             self.away_since, self._sent, self._answered, self._silent = None, 0, 0, 0
             self.failover.up()

@@ -46,6 +46,8 @@ class Server:
         self.sessions += 1
         while (data := await context.read()) is not grpc.aio.EOF:
             self.heard.append(data)
+            if data == b"hello" and self.mode == "mute":
+                continue
             if data == b"hello":
                 await context.write(self.mode.encode() if self.mode == "refuse" else b"welcome")
             elif self.mode == "echo":
@@ -145,6 +147,18 @@ def test_one_that_has_moved_is_found_where_it_is_written_down(server: Server) ->
     owner.send(b"hello again")
     wait_for(lambda: "re:hello again" in owner.log, what="its answer")
     assert owner.uplink.address.port == other.port
+    owner.close()
+    loop.call(other.stop(), scaled(5.0))
+
+
+def test_a_connect_that_nobody_answers_is_given_up_when_the_lighthouse_has_moved(server: Server) -> None:
+    """Groups came up to a second after one another to the lighthouse that had taken over from a host without power."""
+    server.mode, other = "mute", Server()
+    owner = Owner(server.port, moved=other)
+    wait_for(lambda: b"hello" in server.heard, what="the hello that is not answered")
+    loop.call(other.start(), scaled(5.0))
+    wait_for(lambda: owner.log == ["up"], what="the session with the one that has moved")
+    assert owner.uplink.last_failure == "it has moved"
     owner.close()
     loop.call(other.stop(), scaled(5.0))
 
