@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm.rules.queue import comment
+from torchft_x.launch.slurm.store import WATCHER
 
 REPLICA = "@torchft_x_replica@"
 """Placeholder for the replica's number in arguments and in values of variables."""
@@ -20,7 +21,7 @@ GROUPS = "@torchft_x_groups@"
 """Placeholder for the job's number of groups."""
 _HEAD = "#!/bin/bash\n"
 _GROUPS_WITH_WATCHER = 4  # number of first groups beside each of which a lighthouse and a watcher run
-_WATCHER_STARTS = 10  # seconds between the start of a group and of the watcher beside it
+_WATCHER_STARTS = 10  # seconds between the start of a group and of the watcher beside it, except for a job's first one
 _IN_PLACE = 3  # number of times that the batch script restarts a part whose first process was killed
 _LAST_WORDS = 50  # fifths of a second for which the lighthouse may still end the job after a group has failed
 _EXCLUDE = re.compile(r'^#SBATCH --exclude="?([^"\n]+)"?\n', re.MULTILINE)
@@ -159,11 +160,11 @@ def _watch(spec: RoleScript) -> list[str]:
     if spec.kind not in ("lighthouse", "trainer"):
         return []
     words = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-watch", spec.run_dir]))
-    # The delay keeps the watcher's start off the first seconds of a restarted group. `read` waits without a process.
-    return [
-        "watch=",
-        f'[ "$number" -ge {_GROUPS_WITH_WATCHER} ] || {{ {{ {_sleep(_WATCHER_STARTS)}; exec {words}; }} & watch=$!; }}',
-    ]
+    # A delay keeps the watcher's start off the first seconds of a restarted group. The job's first watcher starts at once,
+    # because it writes down who was heard, for `torchx status`.
+    first = f'[ "$number" = 0 ] && [ ! -e {shlex.quote(spec.run_dir)}/slurm/{WATCHER} ]'
+    start = f"{{ {first} || {_sleep(_WATCHER_STARTS)}; exec {words}; }}"
+    return ["watch=", f'[ "$number" -ge {_GROUPS_WITH_WATCHER} ] || {{ {start} & watch=$!; }}']
 
 
 def _lighthouse(spec: RoleScript) -> list[str]:

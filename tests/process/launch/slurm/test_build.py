@@ -115,3 +115,21 @@ def test_a_run_directory_that_the_node_does_not_see_is_said(tmp_path: Path) -> N
     done = run(text, tmp_path, "exit 1", 0)
     assert done.returncode == 2
     assert "must lie on a file system that all nodes share" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "again", "at_once"), [(0, False, True), (0, True, False), (1, False, False)])
+def test_the_first_watcher_of_a_job_starts_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, again: bool, at_once: bool
+) -> None:
+    """It came after 10 s, and until then `torchx status` called all groups PENDING. Those of restarts wait."""
+    monkeypatch.setattr(script, "_WATCHER_STARTS", 3600)
+    (tmp_path / "run/slurm/logs").mkdir(parents=True)
+    if again:
+        (tmp_path / "run/slurm/watcher.json").touch()
+    python, watched = tmp_path / "python", tmp_path / "watched"
+    python.write_text(f'#!/bin/sh\n[ "$3" = slurm-watch ] && touch {watched}\n')
+    python.chmod(0o755)
+    text = render(spec(kind="trainer", run_dir=str(tmp_path / "run"), folder=str(tmp_path), python=str(python)))
+    srun = f"until [ -e {watched} ]; do sleep 0.05; done" if at_once else ":"
+    assert run(text, tmp_path, srun, number).returncode == 0
+    assert watched.exists() is at_once

@@ -132,7 +132,8 @@ class Watcher:
         try:
             found = ask(manifest)
         except TorchftXError as e:
-            self._reporter.trouble("lighthouse", f"the lighthouse does not answer: {e}")
+            if self._my_turn:  # in the first turn the lighthouse may be starting, too
+                self._reporter.trouble("lighthouse", f"the lighthouse does not answer: {e}")
             return None
         self._reporter.fine("lighthouse")
         return found
