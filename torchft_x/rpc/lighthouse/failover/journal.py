@@ -103,18 +103,14 @@ class Journal:
         """Write an entry; `codec.messages.quorum_bytes` encoded its quorum. Raises no error of the file system."""
         leased = math.nan if entry.leased is None else entry.leased
         granted = (entry.granted_through, leased, entry.reached)
-        same = (
-            entry.quorum.id == self._quorum[0] and entry.members is self._entries[0] and entry.absent == self._absent[0]
-        )
-        same = same and entry.left is self._left[0] and entry.job is self._job[0]
+        same = entry.quorum.id == self._quorum[0] and entry.members is self._entries[0]
+        same = same and entry.absent == self._absent[0] and entry.left is self._left[0] and entry.job is self._job[0]
         if same and not self._void and [q.id for q in entry.open] == list(self._open):
             self._write_grant(granted)
             return
         if entry.members is not self._entries[0]:
-            self._entries = (
-                entry.members,
-                pb.Journal(members=map(messages.MEMBER_ENTRY.encode, entry.members)).SerializeToString(),
-            )
+            members = pb.Journal(members=map(messages.MEMBER_ENTRY.encode, entry.members)).SerializeToString()
+            self._entries = (entry.members, members)
         if entry.absent != self._absent[0]:
             absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in entry.absent]
             self._absent = (entry.absent, pb.Journal(absent=absent).SerializeToString())

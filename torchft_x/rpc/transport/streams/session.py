@@ -157,13 +157,10 @@ class ReconnectingStream:
 
     def away(self) -> str:
         """Return a phrase for people: for how long there has been no session, and why."""
-        seconds = self.away_for
+        seconds, why = f"{self.away_for:.1f} s", self.last_failure.rstrip(".")
         if len(self.addresses) > 1:
-            why = f"{self.address.url}: {self.last_failure.rstrip('.')}"
-            return f"none of the lighthouses {self.names()} has been there for {seconds:.1f} s ({why})"
-        return (
-            f"the lighthouse at {self.address.url} has been away for {seconds:.1f} s ({self.last_failure.rstrip('.')})"
-        )
+            return f"none of the lighthouses {self.names()} has been there for {seconds} ({self.address.url}: {why})"
+        return f"the lighthouse at {self.address.url} has been away for {seconds} ({why})"
 
     def names(self) -> str:
         """Return all addresses as a text for people."""
@@ -190,8 +187,7 @@ class ReconnectingStream:
             except Exception:  # a defect of ours must be logged, and must not end this task
                 log.exception("the session with the lighthouse at %s failed", self.address.url)
                 self.last_failure = "an error of our own, see the log"
-            stood = self._set_down()
-            if stood:
+            if stood := self._set_down():
                 self.failover.ended(time.monotonic())
             else:
                 self.failover.failed(time.monotonic())
@@ -216,12 +212,9 @@ class ReconnectingStream:
         return True
 
     async def _watch_move(self) -> None:
-        """End the present connect if the lighthouse moves meanwhile. A host without power would hold it up for a second."""
+        """Return when the lighthouse has moved."""
         while not await self._look_anew():
             await asyncio.sleep(lighthouse_choice.pause(TIMING.reconnect_last, self.away_for))
-        assert self._task is not None
-        self._hung = "it has moved"
-        self._task.cancel()
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
         """Return whether another program may have the address of a lost lighthouse, so that the next may serve.
@@ -246,21 +239,21 @@ class ReconnectingStream:
         what = f"lighthouse at {self.address.url}"
         self._hung = None
         channel = grpc_options.aio_channel(self.address)
-        helpers: list[asyncio.Task[None]] = []
+        helpers: list[asyncio.Task[Any]] = []
         try:
             call = channel.stream_stream(self._method)(metadata=self._metadata)
-            helpers += [asyncio.ensure_future(self._watch_move())]
-            for data in self._callbacks.hello():
-                await call.write(data)
-            try:
-                first = await asyncio.wait_for(call.read(), TIMING.welcome)
-            except asyncio.TimeoutError:
-                raise UnreachableError(f"The {what} took the connection but did not answer our hello.") from None
+            greeting = asyncio.ensure_future(self._greet(call, what))
+            # A host without power would hold the connect up for a second.
+            helpers = [greeting, asyncio.ensure_future(self._watch_move())]
+            await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
+            if not greeting.done():
+                raise UnreachableError("It has moved.")
+            helpers.pop().cancel()
+            first = greeting.result()
             if first is grpc.aio.EOF:
                 await _check_end(call, what)
                 return
             beat = self._callbacks.welcome(first)
-            helpers.pop().cancel()
             outbox = self._outbox = Outbox(call.write)
             self.away_since, self._sent, self._answered, self._silent = None, 0, 0, 0
             self.failover.up()
@@ -283,6 +276,15 @@ class ReconnectingStream:
             for helper in helpers:
                 helper.cancel()
             await channel.close()
+
+    async def _greet(self, call: Any, what: str) -> Any:
+        """Send hello and return the answer."""
+        for data in self._callbacks.hello():
+            await call.write(data)
+        try:
+            return await asyncio.wait_for(call.read(), TIMING.welcome)
+        except asyncio.TimeoutError:
+            raise UnreachableError(f"The {what} took the connection but did not answer our hello.") from None
 
     async def _beat(self, call: Any, beat: Keepalive) -> None:
         """Ping when idle, and while a message is unanswered: at each check if the owner is eager, else as when idle.

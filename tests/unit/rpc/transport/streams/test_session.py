@@ -158,7 +158,7 @@ def test_a_connect_that_nobody_answers_is_given_up_when_the_lighthouse_has_moved
     wait_for(lambda: b"hello" in server.heard, what="the hello that is not answered")
     loop.call(other.start(), scaled(5.0))
     wait_for(lambda: owner.log == ["up"], what="the session with the one that has moved")
-    assert owner.uplink.last_failure == "it has moved"
+    assert owner.uplink.last_failure == "It has moved"
     owner.close()
     loop.call(other.stop(), scaled(5.0))
 
