@@ -222,7 +222,7 @@ class WaitedOnThread:
 
 
 class AllWork(Work):
-    """Several collectives as one handle. It waits for all of them, then raises the first failure."""
+    """Several collectives as one handle. It waits for all of them within one timeout, then raises the first failure."""
 
     def __init__(self, works: Sequence[Work], result: Any) -> None:
         super().__init__()
@@ -233,11 +233,12 @@ class AllWork(Work):
         return all(work.is_completed() for work in self._works)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
         first: Exception | None = None
         good = True
         for work in self._works:
             try:
-                good = bool(work.wait(timeout) if timeout else work.wait()) and good
+                good = bool(work.wait(_limit(deadline - time.monotonic())) if deadline else work.wait()) and good
             except Exception as e:
                 first = first or e
         if first is not None:

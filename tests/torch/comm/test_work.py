@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -30,6 +34,20 @@ def test_all_waits_for_all_and_raises_the_first() -> None:
         bad.wait()
     with pytest.raises(Exception, match="first"):
         bad.get_future().wait()
+
+
+def test_all_share_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    class Recorded(DoneWork):
+        def wait(self, timeout: timedelta | None = None) -> bool:
+            assert timeout is not None
+            limits.append(timeout.total_seconds())
+            return True
+
+    monkeypatch.setattr("torchft_x.comm.work.time", SimpleNamespace(monotonic=count().__next__))
+    assert AllWork([Recorded(), Recorded()], None).wait(timedelta(seconds=5))
+    assert limits == [4, 3]
 
 
 def test_alone_refuses_what_needs_others_or_scales() -> None:

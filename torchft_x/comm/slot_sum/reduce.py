@@ -1,12 +1,13 @@
 """All-reduce in the fixed order of `core.data.reduction_tree`, so that the result has the same bits for any division of the slots.
 
 Each member holds sums over some nodes of the tree. It sends the owner's part of each to every owner (all-to-all), the owners
-add in the order of the tree, and every member gets all parts (all-to-all).
+add in the order of the tree, and send the result to all (broadcasts, in place).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ from torch import Tensor
 from torch.distributed import Work
 
 from torchft_x.comm.phased_work import Phases, start
+from torchft_x.comm.work import AllWork
 from torchft_x.core.data.reduction_tree import Node, total
 
 
 class Scratch:
-    """Memory of one reduction that is kept for the next one: to get new memory takes as long as to send it."""
+    """Memory to receive in, kept for the next reduction: to get new memory takes as long as to send it."""
 
     def __init__(self) -> None:
         self._kept: Tensor | None = None
@@ -44,10 +46,10 @@ def reduce_nodes(
 
     Args:
         out: flat result; must be equal in size and type on all members.
-        values: this member's nodes, each like `out`, which may be one of them.
+        values: this member's nodes, each like `out`, which may be one of them. They are overwritten.
         nodes: the nodes of each member of `pg`, which together cover each slot once.
         slots: number of slots.
-        pg: a process group with ``alltoall_base``.
+        pg: a process group with ``alltoall_base`` and ``broadcast_one``.
         scratch: used until the work has ended.
         sent: called with the number of bytes that go to other members.
         still: returns whether `pg` has the members with which the call began.
@@ -66,23 +68,26 @@ def _phases(
 ) -> Phases:
     rank, world = pg.rank(), pg.size()
     bounds = [out.numel() * r // world for r in range(world + 1)]
-    sizes = [bounds[r + 1] - bounds[r] for r in range(world)]
-    mine = slice(bounds[rank], bounds[rank + 1])
-    counts = [len(n) * sizes[rank] for n in nodes]
-    space = scratch.take(sum(counts) + (out.numel() * len(values) if len(values) > 1 else 0), out)
-    received = space[: sum(counts)]
-    if len(values) == 1:
-        send = values[0]
-    else:
-        send = space[sum(counts) :]
-        if values:
-            torch.cat([v[bounds[r] : bounds[r + 1]] for r in range(world) for v in values], out=send)
-    sent((len(values) * (out.numel() - sizes[rank]) + (world - 1) * sizes[rank]) * out.element_size())
-    yield pg.alltoall_base(received, send, counts, [len(values) * s for s in sizes])
-    parts = received.split(sizes[rank]) if sizes[rank] else [received] * sum(map(len, nodes))
-    by_node = dict(zip((node for its in nodes for node in its), parts, strict=True))
+    sizes = [b - a for a, b in pairwise(bounds)]
+    size, own = sizes[rank], slice(bounds[rank], bounds[rank + 1])
+    sent((len(values) * (out.numel() - size) + (world - 1) * size) * out.element_size())
+    # An own part at an end of the buffer is left out of the exchange, which would only copy it. One in the middle can't be.
+    others = slice(bounds[1] if rank == 0 else 0, bounds[rank] if rank == world - 1 else None)
+    if rank in (0, world - 1):
+        sizes[rank] = 0
+    parts: dict[Node, Tensor] = {}
+    works = []
+    free = scratch.take(size * sum(map(len, nodes)), out)
+    for k in range(max(map(len, nodes))):  # node k of each member that has so many
+        sends = k < len(values)
+        counts = [size if k < len(its) else 0 for its in nodes]
+        counts[rank] = min(counts[rank], sizes[rank])
+        received, free = free[: sum(counts)], free[sum(counts) :]
+        send = values[k][others] if sends else out[:0]
+        works.append(pg.alltoall_base(received, send, counts, sizes if sends else [0] * world))
+        parts |= {its[k]: part for its, part in zip(nodes, received.split(counts), strict=True) if k < len(its)}
+    parts |= {node: value[own] for node, value in zip(nodes[rank], values, strict=True)}
+    yield AllWork(works, out)
     # Nodes are not divided, as rounding would then depend on which nodes a member has.
-    out[mine] = total(by_node, slots, Tensor.add_).mul_(1.0 / slots)
-    copies = scratch.take(world * sizes[rank], out)
-    copies.view(world, sizes[rank]).copy_(out[mine])
-    yield pg.alltoall_base(out, copies, sizes, [sizes[rank]] * world)
+    torch.mul(total(parts, slots, Tensor.add_), 1.0 / slots, out=out[own])
+    yield AllWork([pg.broadcast_one(out[a:b], r) for r, (a, b) in enumerate(pairwise(bounds)) if a < b], out)

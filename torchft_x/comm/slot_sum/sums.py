@@ -24,7 +24,7 @@ class SlotSums:
         self.grads: list[Grads] = []  # by node
         self._nodes: list[Node] = []
         self._spare: list[Grads] = []  # memory for further gradients
-        self._most = 0  # largest number of nodes in a step, with the one that is added
+        self._most = 0  # largest number of nodes that had memory at the same time
 
     def start(self, step: object, in_use: Collection[int]) -> None:
         """Begin the sums of a step. `in_use`: ids of tensors whose memory is not ours now."""
@@ -39,6 +39,7 @@ class SlotSums:
         """
         if self._nodes and is_pair(self._nodes[-1], (0, slot)):
             return self.grads[-1]
+        self._most = max(self._most, len(self._nodes) + 1)
         room = self._spare.pop() if self._spare else []
         return [t.fill_(-0.0) if t is not None and t.is_floating_point() else None for t in room]
 
@@ -48,11 +49,10 @@ class SlotSums:
         A tensor of the left sibling, which `room` has returned, has the gradient already.
         """
         values, nodes = list(grads), push(self._nodes, (0, slot))
-        self._most = max(self._most, len(self._nodes) + 1)
         for _ in range(len(self._nodes) + 1 - len(nodes)):
             left = self.grads.pop()
             unused = [None if a is None or a is b else b for a, b in zip(left, values, strict=True)]
-            if any(t is not None for t in unused):
+            if len(self._spare) < self._most and any(t is not None for t in unused):
                 self._spare.append(unused)
             values = _add(left, values)
         self._nodes = nodes

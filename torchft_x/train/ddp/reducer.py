@@ -110,7 +110,7 @@ class Reducer:
         if torch.compiler.is_compiling() or not data.reproducible or data.slot is None or self._sums.step is data.dealt:
             return
         self._start_sums()
-        if all(p.grad is None for p in self._params):
+        if data.accumulates and all(p.grad is None for p in self._params):  # backward's own memory serves an only slot
             self._make_room(data.slot)
 
     def intact(self) -> bool:

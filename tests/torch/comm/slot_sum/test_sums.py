@@ -59,6 +59,7 @@ def test_memory_that_is_in_use_is_not_given_out() -> None:
     sums = SlotSums()
     sums.start(0, ())
     for slot in range(4):
+        sums.room(slot)
         sums.add(slot, gradient(0, slot))
     kept = [t for grads in sums.grads for t in grads if t is not None]
     sums.start(1, {id(t) for t in kept})
