@@ -81,8 +81,8 @@ class Reducer:
         self._only_slot = False  # the pass is that of the step's only slot here, if steps are reproducible
         self._in_slot = False  # a backward runs whose slot is not the last one of the step
         self._sums = SlotSums()  # slots of the current or last step, if steps are reproducible
-        self._may_have_room = not any(map(is_dtensor, params))
-        self._room: Sequence[torch.Tensor | None] = ()  # tensors of `_sums` that backward found in ``p.grad``
+        self._sharded = any(map(is_dtensor, params))
+        self._left: Sequence[torch.Tensor | None] = ()  # sums of the left sibling, which backward found in ``p.grad``
         self._came: set[int] = set()  # indices of parameters with a gradient in this slot
         self._nodes: list[FlatBuffers] = []  # these sums in flat buffers
         self._more: list[FlatBuffers] = []  # buffers for all of them but the first
@@ -106,12 +106,8 @@ class Reducer:
         self._armed = False
         self._local = [None] * len(self._params)
         self._versions = None
-        data = self._steps.data
-        if torch.compiler.is_compiling() or not data.reproducible or data.slot is None or self._sums.step is data.dealt:
-            return
-        self._start_sums()
-        if data.accumulates and all(p.grad is None for p in self._params):  # backward's own memory serves an only slot
-            self._make_room(data.slot)
+        if not torch.compiler.is_compiling() and self._steps.data.reproducible:
+            self._start_sums()
 
     def intact(self) -> bool:
         """Return whether the local gradients are kept and the script has not changed their average (clipped, unscaled).
@@ -157,7 +153,7 @@ class Reducer:
         data = self._steps.data
         if data.reproducible:
             self._came.add(index)
-            if self._room and self._sums.step is data.dealt and torch.is_grad_enabled():
+            if self._left and self._sums.step is data.dealt and torch.is_grad_enabled():
                 self._steps.reject_step(
                     StepError("create_graph=True is not possible in a reproducible step of several slots.")
                 )
@@ -330,29 +326,26 @@ class Reducer:
                     self._take(i, local_grad(p))
                 p.grad = None
             self._add_slot()
-            self._make_room(self._steps.data.next_slot)
-
-    def _make_room(self, slot: int | None) -> None:
-        """Let backward add the gradient of this slot, the next one, to memory of the sums."""
-        if slot is not None and self._may_have_room:
-            self._room = self._sums.room(slot)
-            for p, memory in zip(self._params, self._room, strict=False):
-                p.grad = memory
+            next_slot = self._steps.data.next_slot
+            if next_slot is not None and not self._sharded and (left := self._sums.left(next_slot)):
+                self._left = left
+                for p, grad in zip(self._params, left, strict=True):
+                    p.grad = grad
 
     def _start_sums(self) -> None:
         """Begin the sums of the step's slots, unless they have begun."""
         if self._sums.step is not self._steps.data.dealt:
-            self._sums.start(self._steps.data.dealt, {id(p.grad) for p in self._params})
+            self._sums.start(self._steps.data.dealt)
 
     def _is_empty(self, index: int) -> bool:
-        """Return whether the parameter's ``grad`` is the memory for a gradient that did not come."""
-        return bool(self._room) and index not in self._came and self._params[index].grad is self._room[index]
+        """Return whether the parameter's ``grad`` is the left sibling's sum, to which backward has added nothing."""
+        return bool(self._left) and index not in self._came and self._params[index].grad is self._left[index]
 
     def _add_slot(self) -> None:
         """Add the taken gradient to the sums of the step's slots."""
         if self._steps.data.slot is not None:
             self._sums.add(self._steps.data.slot, self._local)
-        self._room = ()
+        self._left = ()
         self._came.clear()
 
     def _flatten_sums(self) -> None:
