@@ -22,6 +22,7 @@ _TIMEOUT = 60.0  # seconds
 
 def ours(lighthouse: str, group: str) -> Callable[[], int]:
     """Start torchft_x's group server, and return a function that asks for the next quorum and returns its size."""
+    from torchft_x.core.messages.group import Ask
     from torchft_x.core.types import JoinReason, State
     from torchft_x.rpc.group.server import GroupServer
 
@@ -32,8 +33,8 @@ def ours(lighthouse: str, group: str) -> Callable[[], int]:
 
     def ask() -> int:
         nonlocal state
-        reason = JoinReason.BOUNDARY if state.step else JoinReason.NEW
-        quorum = server.quorum(group_rank=0, state=state, reason=reason, timeout=_TIMEOUT).quorum
+        asked = Ask(server.next_call(), 0, state, reason=JoinReason.BOUNDARY if state.step else JoinReason.NEW)
+        quorum = server.answer(asked, server.shell.submit(asked), _TIMEOUT).quorum
         state = State(state.step + 1, quorum.id)
         return len(quorum.members)
 

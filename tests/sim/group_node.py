@@ -13,6 +13,7 @@ from tests.sim.base import Process, fold
 from tests.sim.hub import Hub
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
+from torchft_x.comm.votes.ranks import RankVote
 from torchft_x.core.commit.values import LocalVote, Terms
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import QuorumDeadline
@@ -225,8 +226,8 @@ class GroupNode:
         """Send a rank's vote to the group's hub."""
         size, result = rank.step.size, rank.reduction.result
         broken = rank.step.error is not None
-        event = gm.Vote(0, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
-        self.tell(self.ranks[0], self.hub.gather if rank.rank == 0 else self.hub.on_vote, event)
+        mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, fold(result, size), size)
+        self.tell(self.ranks[0], self.hub.gather if rank.rank == 0 else self.hub.on_vote, rank.rank, mine)
 
     def gone(self, call: int) -> None:
         """Record that a rank no longer waits for this call."""

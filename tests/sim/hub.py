@@ -8,10 +8,10 @@ stopped process receives it later, and a dead process's connection closes.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.sim.held import HeldState
+from torchft_x.comm.votes.ranks import RankVote
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as m
@@ -31,15 +31,15 @@ class Hub:
     def __init__(self, node: GroupNode) -> None:
         self.owes_start = False  # a commit was announced, and the beginning of the next step was not
         self._node = node
-        self._mine: m.Vote | None = None  # rank 0's vote, while those of the others are outstanding
-        self._votes: dict[int, m.Vote] = {}  # rank -> its newest vote
-        self._all: tuple[m.Vote, ...] = ()  # votes of all ranks on the step on which the groups vote
+        self._mine: RankVote | None = None  # rank 0's vote, while those of the others are outstanding
+        self._votes: dict[int, RankVote] = {}  # rank -> its newest vote
+        self._crossing: RankVote | None = None  # rank 0's vote on the step on which the groups vote
         self._gone: set[int] = set()  # ranks whose connection has closed
 
     # --- from the other ranks -----------------------------------------------------------------------------------------
 
-    def on_vote(self, vote: m.Vote) -> None:
-        self._votes[vote.rank] = vote
+    def on_vote(self, rank: int, vote: RankVote) -> None:
+        self._votes[rank] = vote
         self._maybe_speak()
 
     def on_closed(self, rank: int) -> None:
@@ -48,7 +48,7 @@ class Hub:
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------
 
-    def gather(self, mine: m.Vote) -> None:
+    def gather(self, rank: int, mine: RankVote) -> None:
         if self._node.ranks[0].step.phase is not StepPhase.VOTING:
             return  # rank 0's deadline has passed meanwhile
         self._mine = mine
@@ -69,16 +69,21 @@ class Hub:
         if self._gone:
             self._mine = None
             error = CollectiveError(f"the connection to group rank {min(self._gone)} broke")
-            node.ranks[0].failures.fail(error, mine.quorum_id)  # so that the other groups don't wait for this one
+            node.ranks[0].failures.fail(error, mine.quorum)  # so that the other groups don't wait for this one
             self._decide(mine, False, str(error), undecided=False)
             return
-        label = (mine.quorum_id, mine.step)
-        there = [v for r in others if (v := self._votes.get(r)) and (v.quorum_id, v.step) == label]
+        label = (mine.quorum, mine.step)
+        there = [v for r in others if (v := self._votes.get(r)) and (v.quorum, v.step) == label]
         if len(there) < len(others):
             return
-        self._mine, self._all = None, (mine, *there)
-        call = node.world.next_id()
-        answer = self._feed(*(replace(v, call=call) for v in self._all))
+        self._mine, self._crossing = None, mine
+        votes = (mine, *there)
+        answer = self._feed(
+            m.GroupVote(
+                node.world.next_id(), mine.step, mine.quorum, tuple(r for r, v in enumerate(votes) if not v.ok),
+                tuple(v.digest for v in votes), mine.contributors, any(v.broken for v in votes),
+            )
+        )  # fmt: skip
         if isinstance(answer, m.AnswerPrepared):
             self._prepared(answer.vote)
         else:
@@ -95,31 +100,24 @@ class Hub:
         """Apply the result of the vote between the groups, which ended for rank 0 and with it for all ranks."""
         if self._node.ranks[0].step.phase is not StepPhase.VOTING:
             return  # rank 0's deadline has passed meanwhile
-        call, (mine, *_) = self._node.world.next_id(), self._all
-        votes = (m.CrossVoteEnded(call, v.rank, v.step, v.quorum_id, passed) for v in self._all)
-        answer = self._feed(*votes)
+        mine = self._crossing
+        assert mine is not None, "it was prepared"
+        answer = self._feed(m.CrossVoteEnded(self._node.world.next_id(), mine.step, mine.quorum, passed))
         assert isinstance(answer, m.AnswerVote)
         self._decide(mine, answer.commit, answer.reason, undecided=undecided and not answer.commit)
 
-    def _feed(self, *events: m.Vote | m.CrossVoteEnded) -> m.GroupEffect:
-        """Return the group machine's answer to these events, and carry out its other effects."""
-        answer: m.GroupEffect | None = None
-        for event in events:
-            for effect in self._node.handle(event):
-                if isinstance(effect, (m.AnswerPrepared, m.AnswerVote)) and event.call in effect.calls:
-                    answer = effect
-                else:
-                    self._node.carry_out(effect)
-        assert answer is not None, "the votes of all ranks are answered at once"
+    def _feed(self, event: m.GroupVote | m.CrossVoteEnded) -> m.GroupEffect:
+        """Return the group machine's answer, which is the only effect."""
+        (answer,) = self._node.handle(event)
         return answer
 
-    def _decide(self, vote: m.Vote, commit: bool, reason: str, *, undecided: bool, but: int | None = None) -> None:
+    def _decide(self, vote: RankVote, commit: bool, reason: str, *, undecided: bool, but: int | None = None) -> None:
         """Announce the decision on a step to all ranks (but `but`)."""
         node = self._node
         node.world.checker.on_decision(node, node.machine.quorum, commit)
         node.world.note(node.replica_id, "decides {} {}", "commit" if commit else "no:", reason)
         self.owes_start = commit
-        label = (vote.quorum_id, vote.step)
+        label = (vote.quorum, vote.step)
         decision = HeldState.decide(node, label, commit)
         for rank in node.ranks:
             if rank.rank != but:

@@ -24,10 +24,11 @@ from torchft_x.core import types
 from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.commit import step
 from torchft_x.core.commit.step import Step
-from torchft_x.core.commit.two_phase import GroupVote, TwoPhaseCommit
+from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.data import deal as dealing
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.state import DataState
+from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
@@ -120,7 +121,7 @@ def patched(*patches: tuple[Any, str, Any]) -> Patch:
 # --- replacements of rules -------------------------------------------------------------------------------------------
 
 _begin_two_phase, _served = TwoPhaseCommit.__init__, Transfers._served
-_begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
+_begin_tenure, _close, _fence = QuorumState.__init__, MemberTable.close, Lighthouse._fence
 _on_hello, _misfit = Lighthouse._on_hello, step.misfit
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
 _conclude, _healed, _commit, _moved = Step.conclude, Step.healed, Step._commit, DataState.commit
@@ -139,7 +140,7 @@ def _keep_the_join(self: MemberTable, record: MemberRecord) -> None:
 
 def _go_on_while_asking(self: Group, ask: Any, now: float) -> list[Any]:
     effects = _on_ask(self, ask, now)
-    held = self._hold
+    held = self._held_quorum
     if self._join is None or not self._asks or not held.usable(now) or self._state.committed_in != held.quorum_id:
         return effects
     calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
@@ -197,7 +198,7 @@ def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -
 
 def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> list[Any]:
     """Make a member whose lease has ended inside its grant wait for a new one, instead of asking."""
-    held, join = self._hold, self._join
+    held, join = self._held_quorum, self._join
     expired = join is not None and join.reason is JoinReason.REJOINED and not held.over and held.lease_until < now
     if expired and self._state.committed_in == held.quorum_id and self._state.step < held.granted_through:
         return []
@@ -205,7 +206,7 @@ def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> 
 
 
 def _grant_is_final(self: Group, grant: GrantArrived, now: float) -> list[Any]:
-    return self._run_on(now) if self._hold.extend(grant) else []
+    return self._run_on(now) if self._held_quorum.extend(grant) else []
 
 
 def _a_second_join(self: Group, ask: Any, now: float) -> list[Any]:
@@ -324,7 +325,7 @@ _ALL = [
         name="R13", left_out="the lease is checked when a step begins, not when it is committed",
         harm="two histories for one step",
         caught_by="test_wrong_variants:test_R13_the_lease_is_checked_at_the_commit",
-        patch=patched((GroupVote, "_decide", lambda self, now, lease_until: _decide(self, now, now))),
+        patch=patched((HeldQuorum, "ended", lambda self, now: "")),
     ),
     Variant(
         name="R7", left_out="grants grow though a change is pending",

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 
+from tests import rank_calls
 from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.errors import DeadlineError
 from torchft_x.rpc.group.server import GroupServer
@@ -32,11 +33,11 @@ def main() -> None:
     state, reason = State(), JoinReason.NEW
     while True:
         try:
-            quorum = server.quorum(group_rank=0, state=state, reason=reason, timeout=60.0).quorum
+            quorum = rank_calls.quorum(server, state=state, reason=reason, timeout=60.0).quorum
         except DeadlineError:
             continue
         top = quorum.top
-        ok, _ = server.should_commit(0, top.step, quorum.id, True, 60.0)
+        ok, _ = rank_calls.commit(server, quorum.id, top.step)
         state, reason = (State(top.step + 1, quorum.id), JoinReason.BOUNDARY) if ok else (state, JoinReason.FAILED)
         print("step", state.step, quorum.id, flush=True)
 

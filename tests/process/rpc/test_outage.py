@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.rank_calls import commit
 from tests.unit.rpc.support import Asking, client, group, lighthouse
 from tests.util import clock, scaled, wait_for
 from torchft_x.core.lighthouse.machine import LighthouseConfig
@@ -92,7 +93,7 @@ def test_who_waits_for_longer_than_a_lease_gets_a_whole_one() -> None:
             wait_for(lambda: time.monotonic() > late, 20.0, "a lease to pass")
             asks = [first, Asking(b)]
             ids = {ask.result().quorum.id for ask in asks}
-            assert [x.should_commit(0, 0, id, True, scaled(5.0)) for x in (a, b) for id in ids] == [(True, "")] * 2
+            assert [commit(x, id) for x in (a, b) for id in ids] == [(True, "")] * 2
     finally:
         loop.call(server.stop(), scaled(10.0), "stopping the lighthouse")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from tests import rank_calls
 from tests.util import clock, scaled, wait_for
 from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.messages.lighthouse import Hello
@@ -89,7 +90,7 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._reply = self._target.quorum(**self._kwargs)
+            self._reply = rank_calls.quorum(self._target, **self._kwargs)
         except BaseException as e:
             self._error = e
 

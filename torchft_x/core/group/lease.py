@@ -94,6 +94,12 @@ class HeldQuorum:
         if self._promises:
             self._promises, self._promised_at = False, now
 
+    def ended(self, now: float) -> str:
+        """Return a sentence if the lease has ended, so that nothing may be committed in the quorum (R13), or ''."""
+        if self.quorum is None or now <= self.lease_until:  # a client of torchft may vote without a quorum
+            return ""
+        return f"the lease of quorum {self.quorum.id} ended {now - self.lease_until:.1f} s before the commit."
+
     def usable(self, now: float) -> bool:
         return self.quorum is not None and not self.over and now <= self.lease_until
 

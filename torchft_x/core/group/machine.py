@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchft_x.core.commit.two_phase import TwoPhaseCommit
+from torchft_x.core.commit.two_phase import Ballot, TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import HeldQuorum
@@ -27,6 +27,7 @@ from torchft_x.core.messages.group import (
     GrantArrived,
     GroupEffect,
     GroupEvent,
+    GroupVote,
     Leave,
     PongArrived,
     PushEnd,
@@ -45,8 +46,6 @@ from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]
-
-_JOINING, _IN_QUORUM = GroupPhase.JOINING, GroupPhase.IN_QUORUM  # read in every step; the enum's attributes are slower
 
 
 class Group:
@@ -70,7 +69,8 @@ class Group:
         self._commit: Prepared | None = None  # step that every rank commits first in the held quorum
         self._again = False  # whether all ranks that asked for the held or the next quorum keep their gradients
         self._state = State()  # newest state that the group server knows: last asked with, or committed since
-        self._two_phase = TwoPhaseCommit(config.replica_id, config.world_size, between_groups=config.commit_vote)
+        self._two_phase = TwoPhaseCommit(config.replica_id, between_groups=config.commit_vote)
+        self._ballot = Ballot(config.world_size)  # votes of ranks that run torchft
         self._step_seconds = 0.0  # duration of a step, as the ranks last reported; 0: unknown
         self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last reported
         self._session = False  # whether there is a session to the lighthouse
@@ -103,7 +103,7 @@ class Group:
     @property
     def waiting(self) -> str:
         """Reason for which asking ranks wait, as a sentence for deadlines and status; '' if no rank waits."""
-        if self._progression.phase is _JOINING:
+        if self._progression.phase is GroupPhase.JOINING:
             if not self._session:
                 return f"the lighthouse has not answered the join: {self._no_session}."
             return "the lighthouse has not answered the join; its status says what it waits for."
@@ -149,7 +149,7 @@ class Group:
             return False
         return (
             self._config.runs_on
-            and self._progression.phase is not _JOINING
+            and self._progression.phase is not GroupPhase.JOINING
             and self._steady
             and self._held_quorum.usable(now)
         )
@@ -167,7 +167,7 @@ class Group:
         match event:
             case Ask():
                 return self._on_ask(event, now)
-            case Vote():
+            case Vote() | GroupVote():
                 return self._on_vote(event, now)
             case CrossVoteEnded():
                 return self._on_cross_vote_ended(event, now)
@@ -215,7 +215,7 @@ class Group:
         owed = self._owed.pop(ask.rank, None)
         # This rank must commit the step that the other ranks have committed (I2), even if the quorum is unusable.
         worth = self._commit is not None or self._held_quorum.usable(now)
-        if owed is not None and owed.state == ask.state and self._progression.phase is not _JOINING and worth:
+        if owed is not None and owed.state == ask.state and self._progression.phase is not GroupPhase.JOINING and worth:
             return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
@@ -226,7 +226,7 @@ class Group:
             text = f"group rank {ask.rank} has asked for a quorum again, from another call."
             effects.append(FailCalls((older.call,), text, retry=False))
         self._asks[ask.rank] = ask
-        effects += self._two_phase.release(frozenset(self._asks))
+        effects += self._ballot.release(frozenset(self._asks))
         if len(self._asks) == self._config.world_size:
             state = min(a.state for a in self._asks.values())
             self._again = all(a.keeps for a in self._asks.values())
@@ -237,7 +237,7 @@ class Group:
             join = make_join(self._config, self._asks, state, self._two_phase, self._group_traits(), lapsed=lapsed)
             if join != self._join:
                 # R3: one join at a time. The first may be answered already; a second would stay open for the old state.
-                sent = self._progression.phase is _JOINING and self._sent_at is not None and self._session
+                sent = self._progression.phase is GroupPhase.JOINING and self._sent_at is not None and self._session
                 self._join = join
                 self._progression.reach(GroupPhase.JOINING, why_asked(join))
                 effects += [] if sent else self._send_join(now)
@@ -246,17 +246,17 @@ class Group:
         return effects
 
     def _on_call_gone(self, call: int) -> None:
-        self._two_phase.gone(call)
+        self._ballot.gone(call)
         for rank, ask in list(self._asks.items()):
             if ask.call == call:
                 del self._asks[rank]
-                if self._progression.phase is _JOINING:
+                if self._progression.phase is GroupPhase.JOINING:
                     self._owed[rank] = ask  # the join is open at the lighthouse and can't be taken back
         self._maybe_withdraw()
 
     def _maybe_withdraw(self) -> None:
         """Withdraw the join, which unfreezes the group, if its session is gone (R3) and no rank waits for it."""
-        if self._progression.phase is _JOINING and not (self._session or self._asks):
+        if self._progression.phase is GroupPhase.JOINING and not (self._session or self._asks):
             self._withdraw("there is no session to the lighthouse")
 
     def _withdraw(self, why: str) -> None:
@@ -289,8 +289,8 @@ class Group:
             return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
         self._held_quorum.receive(quorum, self._sent_at)
         self._cleared = None
-        effects, commit = self._two_phase.open(quorum)
-        self._commit = commit
+        effects = self._ballot.open()
+        self._commit = commit = self._two_phase.open(quorum)
         if commit is not None:
             self._state = commit.state
         self._progression.enter(GroupPhase.IN_QUORUM, why_held(quorum, commit))
@@ -321,38 +321,36 @@ class Group:
         if event.quorum_id != self._held_quorum.quorum_id or self._held_quorum.over:
             return []
         self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
-        revoked = GroupPhase.REVOKED if self._progression.phase is _IN_QUORUM else self._progression.phase
+        revoked = GroupPhase.REVOKED if self._progression.phase is GroupPhase.IN_QUORUM else self._progression.phase
         self._progression.reach(revoked, f"The quorum in hand is over: {event.reason}")
         push = PushRevoked(event.quorum_id, event.lost, event.reason, event.left)
-        return [push, *self._two_phase.over(self._held_quorum.over)]
+        return [push, *self._ballot.cancel(self._held_quorum.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
 
     @property
     def _frozen(self) -> str:
         """Reason for which nothing may be committed at present (R4), or ''."""
-        return self._end or ("the group has asked for the next quorum." if self._progression.phase is _JOINING else "")
+        return self._end or (
+            "the group has asked for the next quorum." if self._progression.phase is GroupPhase.JOINING else ""
+        )
 
-    def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
+    def _on_vote(self, vote: Vote | GroupVote, now: float) -> list[GroupEffect]:
         objection = self._end or self._held_quorum.over or self._frozen
         if objection:
             self._progression.note(f"Step {vote.step} is not committed: {objection}")
             return [AnswerVote((vote.call,), False, objection)]
-        # a client of torchft may vote without a quorum
-        lease_until = self._held_quorum.lease_until if self._held_quorum.quorum is not None else now
-        effects = self._two_phase.vote(vote, now=now, lease_until=lease_until)
-        return self._release(self._committed(effects, vote.step))
+        if isinstance(vote, GroupVote):
+            return self._committed([self._two_phase.vote(vote, self._held_quorum.ended(now))], vote.step)
+        effects = self._committed(self._ballot.vote(vote, self._held_quorum.ended(now)), vote.step)
+        return effects + self._ballot.release(frozenset(self._asks))
 
     def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
         """Carry out the cross-group vote, even if the quorum is over meanwhile: a passed vote is the decision (R13)."""
         if self._frozen:
             return [AnswerVote((event.call,), False, self._frozen)]
-        effects = self._two_phase.cross_vote_ended(event, now=now, lease_until=self._held_quorum.lease_until)
-        return self._release(self._committed(effects, event.step))
-
-    def _release(self, effects: list[GroupEffect]) -> list[GroupEffect]:
-        """Return `effects` and answers to the votes that wait for a rank which asks for the next quorum instead."""
-        return effects + self._two_phase.release(frozenset(self._asks)) if self._asks else effects
+        answer = self._two_phase.cross_vote_ended(event, self._held_quorum.ended(now))
+        return self._committed([answer], event.step)
 
     def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
         """Advance the state if `effects` announce a commit, and return them unchanged."""
@@ -373,7 +371,7 @@ class Group:
     def _may_run_on(self, ask: Ask, now: float) -> bool:
         """Return whether the held quorum covers this rank's next step. All ranks at one state get the same answer."""
         held = self._held_quorum.quorum
-        if not self._config.runs_on or held is None or self._progression.phase is not _IN_QUORUM:
+        if not self._config.runs_on or held is None or self._progression.phase is not GroupPhase.IN_QUORUM:
             return False
         plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
         if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
@@ -389,7 +387,7 @@ class Group:
 
     def _progress(self, now: float) -> list[GroupEffect]:
         """Ask for more steps or a longer lease before they are needed."""
-        if not (self._config.runs_on and self._session) or self._progression.phase is _JOINING:
+        if not (self._config.runs_on and self._session) or self._progression.phase is GroupPhase.JOINING:
             return []
         if not self._held_quorum.wants_more(self._state.step, now):
             return []
@@ -460,7 +458,7 @@ class Group:
         self._asks.clear()
         self._owed.clear()
         effects: list[GroupEffect] = [FailCalls(calls, sentence, retry=False)] if calls else []
-        return effects + self._two_phase.cancel(sentence)
+        return effects + self._ballot.cancel(sentence)
 
     # --- the join ------------------------------------------------------------------------------------------------
 

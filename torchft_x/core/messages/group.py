@@ -40,24 +40,32 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One rank's vote on (quorum, step). `quorum_id` 0: torchft's client, which does not name a quorum."""
+    """The vote of one rank that runs torchft, which names no quorum."""
 
     call: int
     rank: int
     step: int  # number of steps committed before this one
-    quorum_id: int
     ok: bool
-    digest: int = 0  # digest of this rank's result, 64 bits unsigned; only used with the vote between groups
-    contributors: int = 0  # number of groups whose gradients are in the result; equal on all ranks
-    broken: bool = False  # not ok because a reduction failed, so this rank can't take part in the vote between groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVote:
+    """The votes of all ranks of the group on (quorum, step), which rank 0 has collected."""
+
+    call: int
+    step: int  # number of steps committed before this one
+    quorum_id: int
+    against: tuple[int, ...] = ()  # ranks that voted no
+    digests: tuple[int, ...] = ()  # digest of each rank's result, 64 bits unsigned; for the vote between groups
+    contributors: int = 0  # number of groups whose gradients are in the result
+    broken: bool = False  # a reduction has failed, so the group can't take part in the vote between groups
 
 
 @dataclass(frozen=True, slots=True)
 class CrossVoteEnded:
-    """The vote between groups has ended for one rank. Not `ok`: it did not pass, or the outcome is unknown."""
+    """The vote between groups has ended. Not `ok`: it did not pass, or the outcome is unknown."""
 
     call: int
-    rank: int
     step: int
     quorum_id: int
     ok: bool
@@ -137,6 +145,7 @@ class Leave:
 GroupEvent = (
     Ask
     | Vote
+    | GroupVote
     | CrossVoteEnded
     | CallGone
     | SessionUp

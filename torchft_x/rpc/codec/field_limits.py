@@ -82,7 +82,6 @@ LIMITS: dict[str, Limit] = {
     "commit_failures": (check_whole, "commit_failures"),
     "committed_in": (check_whole, "committed_in"),
     "config_id": (check_whole, "config id"),
-    "contributors": (check_whole, "contributors", MAX_MEMBERS),
     "created": (check_seconds, "created"),
     "data": (check_text, "data", MAX_DATA),
     "digest": None,

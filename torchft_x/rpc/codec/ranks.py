@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages import group as m
-from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint, messages
 from torchft_x.rpc.codec.generic import Codec, parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
-from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
 
 # --- quorums ---------------------------------------------------------------------------------------------------------
@@ -98,40 +94,10 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
     )
 
 
-# --- votes -----------------------------------------------------------------------------------------------------------
+# --- votes of ranks that run torchft ---------------------------------------------------------------------------------
 
-_NAMES = {"ok": "should_commit", "rank": "group_rank"}
-_VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names=_NAMES, apart=["cross_vote_ended"])
-_CROSS_VOTE_ENDED = Codec(
-    peer_pb.ShouldCommitRequest,
-    m.CrossVoteEnded,
-    names=_NAMES,
-    apart=["cross_vote_ended", "digest", "contributors", "broken"],
-)
-_REPLY = Codec(
-    peer_pb.ShouldCommitResponse,
-    VoteReply,
-    names={"commit": "should_commit"},
-    packed={"row": Codec(pb.CrossVote, CrossVote)},
-)
+_VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names={"ok": "should_commit", "rank": "group_rank"})
 
 
-def vote_to_proto(v: m.Vote | m.CrossVoteEnded) -> peer_pb.ShouldCommitRequest:
-    if isinstance(v, m.Vote):
-        return _VOTE.encode(v)
-    p: peer_pb.ShouldCommitRequest = _CROSS_VOTE_ENDED.encode(v)
-    p.cross_vote_ended = True
-    return p
-
-
-def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote | m.CrossVoteEnded:
-    return _CROSS_VOTE_ENDED.decode(p, call=call) if p.cross_vote_ended else _VOTE.decode(p, call=call)
-
-
-def vote_reply_bytes(reply: VoteReply) -> bytes:
-    return bytes(_REPLY.encode(reply).SerializeToString())
-
-
-def vote_reply_from_bytes(data: bytes) -> VoteReply:
-    reply = _REPLY.read(data, "answer")
-    return replace(reply, commit=False) if reply.prepared and reply.commit else reply
+def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
+    return _VOTE.decode(p, call=call)

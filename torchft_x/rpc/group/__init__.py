@@ -3,6 +3,5 @@
 * `shell`: runs `core.group.machine.Group`: its session to the lighthouse, its open calls, its clock.
 * `server`: the group server's Python interface, for any thread. `service`: its gRPC interface.
 * `client`: a rank's client of the group server: over a socket, or, in the server's own process, calls of the shell.
-* `rank_calls`: calls of a rank with plain arguments, for tests and benchmarks.
 * `liveness_socket`: shows that a process which has left still evaluates or saves (R21).
 """

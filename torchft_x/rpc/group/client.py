@@ -12,12 +12,11 @@ import grpc
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
-from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.types import Quorum
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
-from torchft_x.rpc.group.rank_calls import RankCalls
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
 from torchft_x.rpc.group.shell import FactsSource
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -58,7 +57,7 @@ def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: st
     return str(messages.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
 
 
-class GroupClient(RankCalls):
+class GroupClient:
     """A rank's connection to its group server. Thread-safe.
 
     Raises `UnreachableError` if the server takes no connection within `connect_timeout` seconds."""
@@ -69,7 +68,6 @@ class GroupClient(RankCalls):
         self._what = f"group server at {address}"  # the server's name in sentences
         self._channel = open_channel(address, connect_timeout, "group server")  # closed by close()
         self._quorum = self._channel.unary_unary(f"/{grpc_options.MANAGER}/Quorum")  # bytes to bytes
-        self._vote = self._channel.unary_unary(f"/{grpc_options.MANAGER}/ShouldCommit")  # bytes to bytes
         self._sent_traits: Fingerprint | None = None  # traits that the server has; they are not sent again
         self._held: Quorum | None = None  # newest quorum that the server has sent; it is not sent again
         self._closed = threading.Event()  # ends the watches
@@ -79,14 +77,18 @@ class GroupClient(RankCalls):
         return f"{type(self).__name__}({self.address})"
 
     def next_call(self) -> int:
-        """Return the `call` number of an `Ask` or a vote: always 0, because gRPC tells a socket's calls apart."""
+        """Return the `call` number of an `Ask`: always 0, because gRPC tells a socket's calls apart."""
         return 0
 
     def ask(self, ask: m.Ask) -> None:
         """Do nothing: `answer` sends the question and waits for its answer."""
 
     def answer(self, ask: m.Ask, asked: object, timeout: float) -> QuorumReply:
-        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked`: nothing."""
+        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked`: nothing.
+
+        Raises `DeadlineError`, which names the missing ranks, groups or lighthouse; `RefusedError` if `traits` differ
+        from the other groups'; `FencedError` if a newer attempt of this group runs; `TokenError`; `UnreachableError`.
+        """
         del asked
         held, traits = self._held, ask.traits
         ask = replace(ask, traits=None if traits is self._sent_traits else traits)
@@ -97,9 +99,6 @@ class GroupClient(RankCalls):
         reply = ranks.quorum_reply_from_bytes(data, held, who=self._what, now=time.monotonic())
         self._held = reply.quorum
         return reply
-
-    def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        return ranks.vote_reply_from_bytes(self._call(self._vote, ranks.vote_to_proto(vote), timeout))
 
     def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
         """Return where rank `rank` of the group whose server is at `address` serves its state."""
@@ -193,7 +192,7 @@ class GroupClient(RankCalls):
 class LocalGroupClient:
     """Rank 0's client, in the group server's process: the interface of `GroupClient`, without a socket.
 
-    The calls of each step (`ask`, `vote_for_all`) are the shell's own methods, without a layer in between.
+    The calls of each step (`ask`, `vote`) are the shell's own methods, without a layer in between.
     """
 
     def __init__(self, server: GroupServer, *, token: str | None = None) -> None:
@@ -204,8 +203,7 @@ class LocalGroupClient:
         self.next_call = server.next_call
         self.ask = server.shell.submit
         self.answer = server.answer
-        self.vote = server.vote
-        self.vote_for_all = server.shell.submit_all
+        self.vote = server.shell.vote
         self.watch = server.watch
         self.pause = server.pause
         self.suspect = server.suspect

@@ -18,12 +18,11 @@ import grpc.aio
 
 from torchft_x import env
 from torchft_x.core.messages import group as m
-from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.types import AttemptId
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.group import liveness_socket
-from torchft_x.rpc.group.rank_calls import RankCalls
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
@@ -42,7 +41,7 @@ OnEnd = Callable[[str, bool], None]
 """Called with (sentence, fenced) when this group must stop."""
 
 
-class GroupServer(RankCalls):
+class GroupServer:
     """Server of one group. It maintains the group's session with the lighthouse.
 
     `replica_id`: ``<group id>:<nonce>``. `lighthouse`: one address, or several with commas (`rpc.transport.resolve`).
@@ -156,23 +155,35 @@ class GroupServer(RankCalls):
     # --- direct calls -------------------------------------------------------------------------------------------------
 
     def next_call(self) -> int:
+        """Return the `call` number of an event."""
         return next(self._ids)
 
-    def ask(self, ask: m.Ask) -> object:
-        return self.shell.submit(ask)
-
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
-        """Return the answer to `ask`, for which `submit` gave `asked`. Raises `DeadlineError` after `timeout` s."""
+        """Return the answer to `ask`, for which `GroupShell.submit` gave `asked`.
+
+        Raises `DeadlineError` after `timeout` seconds, which names the missing ranks, groups or lighthouse, and the
+        errors of `GroupClient.answer`.
+        """
         if isinstance(asked, QuorumReply):
             return asked
-        reply: QuorumReply = self._wait(ask.call, asked, self.shell.why_no_quorum, timeout)
-        return reply
 
-    def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        reply = self.shell.submit(vote)
-        if isinstance(reply, VoteReply):
-            return reply
-        return self._wait(vote.call, reply, self.shell.why_no_vote, timeout)
+        def give_up() -> None:
+            sentence = self.shell.why_no_quorum()
+            self.shell.gone(ask.call)
+            if not asked.done():
+                asked.set_exception(DeadlineError(sentence))
+
+        left = timeout
+        while left > 0 and not asked.done():
+            concurrent.futures.wait([asked], left)
+            left = self.shell.deadline.prolonged(timeout, time.monotonic())
+        if not asked.done():
+            loop.post(give_up)
+            concurrent.futures.wait([asked], TIMING.late_loop)
+        if not asked.done():
+            raise DeadlineError(f"The group server's own loop did not react for {TIMING.late_loop:g} s.")
+        reply: QuorumReply = asked.result()  # it may have come at the last moment
+        return reply
 
     def offer_hub(self, contact: bytes) -> None:
         """Set the address and secret with which rank 0 receives votes, for ranks that ask (`GroupClient.hub`)."""
@@ -213,26 +224,6 @@ class GroupServer(RankCalls):
                     _notify(notifier, on_revoked, on_end, push)
 
         loop.post(begin)
-
-    def _wait(self, call: int, waiter: Any, why: Callable[[], str], timeout: float) -> Any:
-        """Wait for an answer. At the deadline, withdraw the request and raise `DeadlineError` with the reason."""
-
-        def give_up() -> None:
-            sentence = why()
-            self.shell.gone(call)
-            if not waiter.done():
-                waiter.set_exception(DeadlineError(sentence))
-
-        left = timeout
-        while left > 0 and not waiter.done():
-            concurrent.futures.wait([waiter], left)
-            left = self.shell.deadline.prolonged(timeout, time.monotonic())
-        if not waiter.done():
-            loop.post(give_up)
-            concurrent.futures.wait([waiter], TIMING.late_loop)
-        if not waiter.done():
-            raise DeadlineError(f"The group server's own loop did not react for {TIMING.late_loop:g} s.")
-        return waiter.result()  # an answer may have come at the last moment
 
     def _push(self, push: Push) -> None:
         for notifier, on_revoked, on_end in self._notifiers:

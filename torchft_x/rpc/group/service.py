@@ -95,7 +95,7 @@ class GroupService:
         reply: VoteReply = await answer(
             waiter, context, gone=lambda: self._shell.gone(vote.call), why=self._shell.why_no_vote
         )
-        return ranks.vote_reply_bytes(reply)
+        return bytes(peer_pb.ShouldCommitResponse(should_commit=reply.commit).SerializeToString())
 
     async def _checkpoint_metadata(self, request: bytes, _context: Any) -> bytes:
         rank = messages.parse(peer_pb.CheckpointMetadataRequest, request, "request").rank

@@ -45,8 +45,7 @@ TELL_SOON, TELL = 0.3, 2.0
 """Seconds until a group's facts are sent without another message: urgent ones, and the others."""
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
-Call = m.Ask | m.Vote | m.CrossVoteEnded
-Reply = QuorumReply | VoteReply
+Call = m.Ask | m.Vote
 Push = m.PushRevoked | m.PushEnd
 
 
@@ -191,43 +190,31 @@ class GroupShell:
         self._register(event, waiter)
         self._feed(event)
 
-    def submit(self, event: Call) -> Reply | concurrent.futures.Future[Any]:
-        """Take one rank's ask or vote from any thread. Return the answer if there is one at once, else its future."""
+    def submit(self, ask: m.Ask) -> QuorumReply | concurrent.futures.Future[Any]:
+        """Take rank 0's ask, from any thread. Return the answer if there is one at once, else its future."""
         with self._lock:
-            effects = self._handle(event)
-            answer: Reply | concurrent.futures.Future[Any] | None = None
-            if effects and getattr(effects[0], "calls", None) == (event.call,):
-                answer = _reply(effects[0])
-            if answer is not None:
+            effects = self._handle(ask)
+            answer: QuorumReply | concurrent.futures.Future[Any] | None = None
+            if effects and isinstance(effects[0], m.AnswerQuorum) and effects[0].calls == (ask.call,):
+                answer = _quorum_reply(effects[0])
                 effects = effects[1:]  # usually empty
             else:
                 answer = concurrent.futures.Future()
-                self._register(event, answer)
+                self._register(ask, answer)
             self._effects.extend(effects)
         if effects:
             self._loop.call_soon_threadsafe(self._carry_out_all)
         return answer
 
-    def submit_all(self, events: Sequence[m.Vote] | Sequence[m.CrossVoteEnded]) -> VoteReply:
-        """Take the votes of all ranks at once and return the group's answer. Callable from any thread.
+    def vote(self, vote: m.GroupVote | m.CrossVoteEnded) -> VoteReply:
+        """Take the votes of all ranks, or the end of the vote between groups, and return the group's answer.
 
-        Raises `RefusedError` if the group does not answer, which is a defect.
+        Callable from any thread.
         """
-        replies: list[Reply] = []
         with self._lock:
-            rest: list[m.GroupEffect] = []
-            for event in events:
-                for effect in self._handle(event):
-                    reply = _reply(effect) if event.call in getattr(effect, "calls", ()) else None
-                    rest += [effect] if reply is None else []
-                    replies += [] if reply is None else [reply]
-            self._effects.extend(rest)
-        if rest:
-            self._loop.call_soon_threadsafe(self._carry_out_all)
-        votes = [r for r in replies if isinstance(r, VoteReply)]
-        if not votes:
-            raise RefusedError(f"The group server has no answer to the votes of {self.settings.replica_id}.")
-        return votes[-1]  # the answer to the last vote decides; refusals are alike for all
+            (answer,) = self._handle(vote)
+        assert isinstance(answer, (m.AnswerPrepared, m.AnswerVote)), "both are answered at once"
+        return _vote_reply(answer)
 
     def _register(self, event: Call, waiter: Waiter) -> None:
         self._calls[event.call] = waiter
@@ -330,10 +317,11 @@ class GroupShell:
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, (m.SendJoin, m.SendProgress, m.SendLeave)):
             self._stream.send(messages.up_bytes(effect) + self._facts_bytes())
-        elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
-            if isinstance(effect, m.AnswerQuorum):
-                self.deadline.reason = ""
-            self._resolve(effect.calls, _reply(effect))
+        elif isinstance(effect, m.AnswerQuorum):
+            self.deadline.reason = ""
+            self._resolve(effect.calls, _quorum_reply(effect))
+        elif isinstance(effect, m.AnswerVote):
+            self._resolve(effect.calls, _vote_reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
         elif isinstance(effect, m.PushRevoked):
@@ -344,7 +332,7 @@ class GroupShell:
         elif isinstance(effect, Note):
             log.info("%s", effect.text)
 
-    def _resolve(self, calls: Iterable[int], reply: Reply | None) -> None:
+    def _resolve(self, calls: Iterable[int], reply: QuorumReply | VoteReply) -> None:
         for call in calls:
             waiter = self._close_call(call)
             if waiter is not None and not waiter.done():
@@ -454,12 +442,11 @@ class GroupShell:
             self._stood.set_exception(error)
 
 
-def _reply(effect: m.GroupEffect) -> Reply | None:
-    """Return the reply that an effect holds for its callers, or None if the effect is no answer."""
-    if isinstance(effect, m.AnswerQuorum):
-        return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit, effect.again)
-    if isinstance(effect, m.AnswerPrepared):
-        return VoteReply(False, "", prepared=True, row=effect.vote)
-    if isinstance(effect, m.AnswerVote):
-        return VoteReply(effect.commit, effect.reason)
-    return None
+def _quorum_reply(answer: m.AnswerQuorum) -> QuorumReply:
+    return QuorumReply(answer.quorum, answer.lease_until, answer.base, answer.commit, answer.again)
+
+
+def _vote_reply(answer: m.AnswerPrepared | m.AnswerVote) -> VoteReply:
+    if isinstance(answer, m.AnswerPrepared):
+        return VoteReply(False, "", prepared=True, row=answer.vote)
+    return VoteReply(answer.commit, answer.reason)

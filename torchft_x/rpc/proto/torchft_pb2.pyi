@@ -169,36 +169,20 @@ class CheckpointMetadataResponse(_message.Message):
     def __init__(self, checkpoint_metadata: _Optional[str] = ...) -> None: ...
 
 class ShouldCommitRequest(_message.Message):
-    __slots__ = ("should_commit", "group_rank", "step", "quorum_id", "digest", "contributors", "broken", "cross_vote_ended")
+    __slots__ = ("should_commit", "group_rank", "step")
     SHOULD_COMMIT_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
-    BROKEN_FIELD_NUMBER: _ClassVar[int]
-    CROSS_VOTE_ENDED_FIELD_NUMBER: _ClassVar[int]
     should_commit: bool
     group_rank: int
     step: int
-    quorum_id: int
-    digest: int
-    contributors: int
-    broken: bool
-    cross_vote_ended: bool
-    def __init__(self, should_commit: bool = ..., group_rank: _Optional[int] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ..., broken: bool = ..., cross_vote_ended: bool = ...) -> None: ...
+    def __init__(self, should_commit: bool = ..., group_rank: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ShouldCommitResponse(_message.Message):
-    __slots__ = ("should_commit", "reason", "prepared", "row")
+    __slots__ = ("should_commit",)
     SHOULD_COMMIT_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    PREPARED_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
     should_commit: bool
-    reason: str
-    prepared: bool
-    row: bytes
-    def __init__(self, should_commit: bool = ..., reason: _Optional[str] = ..., prepared: bool = ..., row: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, should_commit: bool = ...) -> None: ...
 
 class KillRequest(_message.Message):
     __slots__ = ("msg",)

@@ -537,20 +537,6 @@ class OrderRequest(_message.Message):
     group: str
     def __init__(self, kind: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
-class CrossVote(_message.Message):
-    __slots__ = ("ok", "quorum", "step", "digest", "contributors")
-    OK_FIELD_NUMBER: _ClassVar[int]
-    QUORUM_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
-    ok: bool
-    quorum: int
-    step: int
-    digest: int
-    contributors: int
-    def __init__(self, ok: bool = ..., quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ...) -> None: ...
-
 class WatchRequest(_message.Message):
     __slots__ = ("group_rank",)
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]

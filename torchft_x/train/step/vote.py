@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.values import LocalVote
-from torchft_x.core.messages.group import CrossVoteEnded, Vote, VoteReply
+from torchft_x.core.messages.group import CrossVoteEnded, GroupVote, VoteReply
 from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote
 from torchft_x.core.types import State, readable
 from torchft_x.errors import CollectiveError, DeadlineError, StepError
@@ -199,23 +199,21 @@ class StepVote:
         client = self._context.connection.client
         assert not isinstance(client, GroupClient), "only rank 0 speaks for its group"
         call = client.next_call()
-        reply = client.vote_for_all(
-            [
-                Vote(call, rank, v.step, v.quorum, v.ok, v.digest, v.contributors, v.broken)
-                for rank, v in sorted(said.items())
-            ]
-        )
+        votes = sorted(said.items())
+        reply = client.vote(
+            GroupVote(
+                call, vote.step, vote.quorum_id, tuple(rank for rank, v in votes if not v.ok),
+                tuple(v.digest for _, v in votes), said[0].contributors, any(v.broken for _, v in votes),
+            )
+        )  # fmt: skip
         if not reply.prepared:
             left = ", ".join(str(rank) for rank, v in said.items() if v.left)
             why = f"group rank {left} asked for a new quorum instead of voting on step {vote.step}."
             return (VoteReply(reply.commit, why) if left else reply), ALIKE
-        digests = [said[rank].state for rank in sorted(said)]
+        digests = [v.state for _, v in votes]
         state = fold(digests) if all(digests) else 0
         why, states = self._vote_between_groups(reply, vote, state, limit, meanwhile)
-        call = client.next_call()
-        final = client.vote_for_all(
-            [CrossVoteEnded(call, rank, vote.step, vote.quorum_id, not why) for rank in sorted(said)]
-        )
+        final = client.vote(CrossVoteEnded(client.next_call(), vote.step, vote.quorum_id, not why))
         return VoteReply(final.commit, why or final.reason, prepared=not final.commit and reply.row is not None), states
 
     def _vote_between_groups(

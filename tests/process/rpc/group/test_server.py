@@ -6,6 +6,7 @@ from tests.process.programs import python
 
 FORKS = """
 import os
+from tests import rank_calls
 from torchft_x.core.types import State
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.server import GroupServer
@@ -17,8 +18,8 @@ for step in range(40):
     if pid == 0:
         os._exit(0)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    quorum = server.quorum(group_rank=0, state=state, timeout=10.0).quorum
-    assert server.should_commit(0, step, quorum.id, True, 10.0)[0]
+    quorum = rank_calls.quorum(server, state=state, timeout=10.0).quorum
+    assert rank_calls.commit(server, quorum.id, step)[0]
     state = State(step + 1, quorum.id)
 assert codes == [0] * 40, codes
 server.shutdown()

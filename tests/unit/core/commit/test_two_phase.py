@@ -15,7 +15,6 @@ from torchft_x.core.messages.group import (
     AnswerVote,
     CallGone,
     CrossVoteEnded,
-    FailCalls,
     GroupEffect,
     QuorumArrived,
     QuorumRevoked,
@@ -52,25 +51,27 @@ class Carriers(Stage):
         (answer,) = of(AnswerQuorum, self.feed(QuorumArrived(held)))
         return answer
 
-    def votes(self, rank: int = 0, ok: bool = True, digest: int = 9, quorum_id: int = 7, **fields: Any) -> list[Any]:
-        return self.vote(rank, ok, step=4, quorum_id=quorum_id, digest=digest, contributors=2, **fields)
+    def votes(self, *against: int, digests: tuple[int, ...] = (9,), **fields: Any) -> Any:
+        """Vote with all ranks. Return the answer."""
+        fields = {"step": 4, "quorum_id": 7, **fields}
+        (answer,) = self.vote(against=against, digests=digests, contributors=2, **fields)
+        return answer
 
-    def cross(self, rank: int = 0, ok: bool = True, *, step: int = 4, quorum_id: int = 7) -> list[Any]:
-        return self.feed(CrossVoteEnded(self.call(), rank, step, quorum_id, ok))
+    def cross(self, ok: bool = True, *, step: int = 4, quorum_id: int = 7) -> Any:
+        """End the vote between groups. Return the answer."""
+        (answer,) = self.feed(CrossVoteEnded(self.call(), step, quorum_id, ok))
+        return answer
 
     def prepared(self) -> Carriers:
-        """All ranks vote yes."""
-        for rank in range(self.ranks):
-            self.votes(rank)
+        assert isinstance(self.votes(), AnswerPrepared)
         return self
 
 
 def test_a_commit_takes_both_rounds() -> None:
     s = Carriers()
-    (prepared,) = s.votes()
-    assert prepared == AnswerPrepared((s.calls,), CrossVote(True, 7, 5, 9, 2))
+    assert s.votes() == AnswerPrepared((s.calls,), CrossVote(True, 7, 5, 9, 2))
     assert s.group.state == T
-    assert s.cross() == [AnswerVote((s.calls,), True, "")]
+    assert s.cross() == AnswerVote((s.calls,), True, "")
     assert s.group.state == State(5, 7)
     join = s.asks(State(5, 7))
     assert (join.prepared, join.carried) == (None, (7,))
@@ -80,13 +81,9 @@ def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
     """L1: its reductions are good, but too few contributed, or the user objects. It asked for the next quorum while
     the others waited for it in the vote until their time-out."""
     s = Carriers(2)
-    s.votes(0)
-    (answer,) = s.votes(1, ok=False)
+    answer = s.votes(1)
     assert "not ok" in objection([min(x) for x in zip(row(answer.vote), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
-    s.cross(0, ok=False)
-    (after,) = s.cross(1, ok=True)  # whatever it says it saw
-    assert not after.commit
-    assert after.reason == "group rank 1 voted against step 4."
+    assert s.cross() == AnswerVote((s.calls,), False, "group rank 1 voted against step 4.")  # whatever rank 0 saw
     join = s.fails()
     assert (join.prepared, join.carried) == (None, (7,))
 
@@ -94,119 +91,51 @@ def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
 def test_the_lease_is_checked_at_the_commit() -> None:
     s = Carriers().prepared()
     s.now = 120.1
-    (answer,) = s.cross()
-    assert not answer.commit
-    assert "lease" in answer.reason
+    assert s.cross() == AnswerVote((s.calls,), False, "the lease of quorum 7 ended 0.1 s before the commit.")
 
 
 def test_a_vote_that_passed_counts_though_the_quorum_is_over() -> None:
     s = Carriers().prepared()
     s.feed(OVER)
-    assert s.cross() == [AnswerVote((s.calls,), True, "")]
+    assert s.cross() == AnswerVote((s.calls,), True, "")
 
 
 def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
     s = Carriers()
     s.feed(OVER)
-    (answer,) = s.votes()
-    assert isinstance(answer, AnswerVote)
+    assert isinstance(s.votes(), AnswerVote)
     assert s.fails().prepared is None
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_R4_nothing_is_committed_after_a_join(ranks: int) -> None:
     s = Carriers(ranks).prepared()
-    if ranks == 2:
-        s.cross(0)
     s.fails()
-    (answer,) = s.cross(ranks - 1)
-    assert answer == AnswerVote((s.calls,), False, "the group has asked for the next quorum.")
+    assert s.cross() == AnswerVote((s.calls,), False, "the group has asked for the next quorum.")
     assert s.group.state == T
 
 
-def test_a_rank_whose_call_has_ended_can_not_learn_the_outcome() -> None:
-    s = Carriers(2)
-    s.votes(0)
-    s.feed(CallGone(s.calls))
-    assert s.votes(1) == []
-    s = Carriers(2).prepared()
-    s.cross(0)
-    s.feed(CallGone(s.calls))
-    assert s.cross(1) == []
+def test_one_digest_of_64_bits_depends_on_every_rank() -> None:
+    digests = {Carriers(2).votes(digests=d).vote.digest for d in [(1, 2), (3, 2), (2, 1)]}
+    assert len(digests - {0, 1, 2, 3}) == 3
+    assert all(0 < d < 1 << 64 for d in digests)
 
 
-def digest_of(s: Carriers) -> int:
-    """What the group says once rank 1 has voted, too."""
-    (prepared,) = of(AnswerPrepared, s.votes(1, digest=2))
-    assert prepared.vote == CrossVote(True, 7, 5, prepared.vote.digest, 2)
-    return prepared.vote.digest
-
-
-class TestDigest:
-    """One for all ranks, made of the votes that count."""
-
-    def plain(self) -> Carriers:
-        s = Carriers(2)
-        s.votes(0, digest=1)
-        return s
-
-    def test_it_has_64_bits_and_depends_on_every_rank(self) -> None:
-        other = Carriers(2)
-        other.votes(0, digest=3)
-        digests = {digest_of(self.plain()), digest_of(other)}
-        assert len(digests - {0, 1, 2, 3}) == 2
-        assert all(0 < d < 1 << 64 for d in digests)
-
-    @pytest.mark.parametrize(("step", "quorum_id"), [(4, 6), (9, 7), (9, 6)])
-    @pytest.mark.parametrize("rank", [0, 1])
-    def test_a_refused_vote_leaves_no_trace(self, rank: int, step: int, quorum_id: int) -> None:
-        s = self.plain()
-        (refused,) = s.vote(rank, step=step, quorum_id=quorum_id, digest=55, contributors=2)
-        assert not refused.commit
-        assert digest_of(s) == digest_of(self.plain())
-
-    def test_the_older_call_of_a_rank_that_votes_twice_is_told(self) -> None:
-        s = self.plain()
-        (failed,) = s.votes(0, digest=7)
-        assert isinstance(failed, FailCalls)
-        assert digest_of(s) != digest_of(self.plain())
-
-
-def test_the_outcome_between_groups_is_about_the_step_the_ranks_have_voted_on() -> None:
-    s = Carriers(2)
-    s.votes(0)
-    (early,) = s.cross(0)  # rank 1 has not said yet that it holds the result
-    assert not early.commit
-    s.votes(1)
-    (other,) = s.cross(0, step=5)
-    why = "group rank 0 has voted between groups on step 5, which the group has not."
-    assert other == AnswerVote((s.calls,), False, why)
-    assert s.cross(1) == []
-    assert s.cross(0) == [AnswerVote((s.calls, s.calls - 1), True, "")]
-
-
-def test_after_a_complete_no_another_step_is_refused_without_a_say_between_groups() -> None:
+@pytest.mark.parametrize(("step", "quorum_id"), [(4, 6), (5, 7)])
+def test_a_vote_between_groups_on_another_step_ends_nothing(step: int, quorum_id: int) -> None:
     s = Carriers()
-    (said,) = s.votes(ok=False)
-    assert isinstance(said, AnswerPrepared)
-    (refused,) = s.vote(step=3)
-    assert "votes on step 3" in refused.reason
+    assert not s.cross().commit  # no rank has said yet that it holds the result
+    s.prepared()
+    other = s.cross(step=step, quorum_id=quorum_id)
+    assert other == AnswerVote((s.calls,), False, f"no vote between groups on step {step} is under way.")
+    assert s.cross().commit
 
 
-def test_a_rank_that_is_late_for_a_ballot_that_was_given_up_has_nothing_to_say_between_groups() -> None:
-    """Not all ranks have voted, so somebody's collectives may be broken: the others must not wait for a row."""
-    s = Carriers(3)
-    s.votes(0)
-    (told,) = s.ask(1, state=T, reason=JoinReason.FAILED)
-    assert isinstance(told, AnswerVote)
-    (late,) = s.votes(2)
-    assert late == AnswerVote((s.calls,), False, "group rank 1 asked for a new quorum instead of voting.")
-
-
-def test_before_the_first_quorum_there_is_nothing_to_vote_on() -> None:
+def test_a_vote_names_the_quorum_in_hand() -> None:
     (answer,) = Stage(commit_vote=True).vote(quorum_id=7)
-    assert not answer.commit
-    assert "holds no quorum" in answer.reason
+    assert answer == AnswerVote((1,), False, "the group votes in quorum 7, but holds no quorum.")
+    s = Carriers()
+    assert s.votes(quorum_id=6).reason == "the group votes in quorum 6, but holds quorum 7."
 
 
 class TestCarried:
@@ -217,13 +146,13 @@ class TestCarried:
         s.fails()
         s.meets(8, member(NAME, T, carried=(7,)), member("h:1", T, carried=(7,)))
         s.votes(quorum_id=8)
-        assert s.cross(quorum_id=8) == [AnswerVote((s.calls,), True, "")]
+        assert s.cross(quorum_id=8).commit
         assert s.fails(State(5, 8)).carried == (8,)
 
     def test_who_throws_a_commit_away_stands_where_it_stood_and_denies_nothing(self) -> None:
         """Its ranks' optimizers have not stepped. Others may have committed, so it must not be proof of the contrary."""
         s = Carriers().prepared()
-        assert s.cross() == [AnswerVote((s.calls,), True, "")]
+        assert s.cross().commit
         join = s.fails()
         assert (join.state, join.torn, join.prepared, join.carried) == (T, False, None, ())
 
@@ -274,16 +203,13 @@ def test_R12_neither_a_new_session_nor_the_end_of_the_lease_lets_it_forget_what_
     assert s.meets(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_R13_a_vote_without_an_outcome_commits_nothing(ranks: int) -> None:
+def test_R13_a_vote_without_an_outcome_commits_nothing() -> None:
     """Whatever comes next but a quorum: a new session, the quorum's end, the same word once more."""
-    s = Carriers(ranks).prepared()
-    for rank in range(ranks):
-        effects = s.cross(rank, ok=rank < ranks - 1)
-    assert [a.commit for a in of(AnswerVote, effects)] == [False]
+    s = Carriers().prepared()
+    assert not s.cross(ok=False).commit
     for event in (OVER, SessionDown("cut"), SessionUp()):
         assert not of(AnswerVote, s.feed(event))
-    assert not [a for a in of(AnswerVote, s.cross(0)) if a.commit]
+    assert not s.cross().commit
     assert s.group.state == T
     join = s.fails()
     assert (join.state, join.prepared.state) == (T, State(5, 7))
@@ -296,8 +222,7 @@ def test_I2_a_rank_whose_call_broke_commits_what_the_group_has_committed(
 ) -> None:
     """Its call ended before the quorum came. Without the word it would stay behind, and the group would be torn."""
     s = Carriers(2).prepared()
-    s.cross(0)
-    s.cross(1, ok=False)
+    s.cross(ok=False)
     held = s.fails().prepared
     s.feed(CallGone(s.calls))
     assert s.meets(8, member(NAME, T, prepared=held, carried=(7,)), *others).commit == held
@@ -311,18 +236,17 @@ def test_I2_a_rank_whose_call_broke_commits_what_the_group_has_committed(
 def test_a_healer_takes_part_without_a_say(broken: bool) -> None:
     """The others need its row, unless its collectives are broken anyway."""
     s = Carriers(own=State(1, 1))
-    (answer,) = s.votes(ok=False, broken=broken)
+    answer = s.votes(0, broken=broken)
     if broken:
         assert isinstance(answer, AnswerVote)
         return
     assert answer == AnswerPrepared((s.calls,), None)
-    (after,) = s.cross()
-    assert not after.commit
+    assert not s.cross().commit
     assert s.fails(State(1, 1)).carried == ()
     s = Carriers(own=State(1, 1))  # it has healed: it commits with the others but promises nothing
-    assert s.votes() == [AnswerPrepared((s.calls,), None)]
+    assert s.votes() == AnswerPrepared((s.calls,), None)
     assert s.group.state == State(1, 1)
-    assert s.cross() == [AnswerVote((s.calls,), True, "")]
+    assert s.cross().commit
     assert s.asks(State(5, 7)).carried == ()
 
 
@@ -331,7 +255,7 @@ def test_with_a_peers_client_nobody_votes_between_groups() -> None:
     s = Carriers()
     s.asks()
     s.meets(8, member(NAME, T), member("p:1", T, library=""))
-    assert s.votes(quorum_id=8) == [AnswerVote((s.calls,), True, "")]
+    assert s.votes(quorum_id=8) == AnswerVote((s.calls,), True, "")
 
 
 def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
@@ -346,10 +270,10 @@ def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
 
 def test_a_step_that_was_abstained_from_says_nothing_of_the_next() -> None:
     s = Carriers()
-    s.votes(ok=False)
+    s.votes(0)
     s.cross(ok=False)
-    s.vote(step=5)
-    assert s.cross(step=5)[0].commit
+    s.votes(step=5)
+    assert s.cross(step=5).commit
 
 
 OTHER = Prepared(8, 5, 77)

@@ -11,6 +11,7 @@ from torchft_x.core.messages.group import (
     Ask,
     GroupEffect,
     GroupEvent,
+    GroupVote,
     QuorumArrived,
     SendJoin,
     SessionUp,
@@ -48,18 +49,18 @@ class Stage:
         at = state or State(step, 7 if step else 0)
         return self.feed(Ask(self.call(), rank, at, step_seconds=self.step_seconds, **fields))
 
-    def vote(
-        self, rank: int = 0, ok: bool = True, *, step: int = 0, quorum_id: int | None = None, **fields: Any
-    ) -> list[GroupEffect]:
+    def vote(self, *, step: int = 0, quorum_id: int | None = None, **fields: Any) -> list[GroupEffect]:
+        """Vote with all ranks, yes unless told otherwise."""
         held = self.group.quorum
         in_hand = held.id if held else 0
-        return self.feed(Vote(self.call(), rank, step, in_hand if quorum_id is None else quorum_id, ok, **fields))
+        return self.feed(GroupVote(self.call(), step, in_hand if quorum_id is None else quorum_id, **fields))
+
+    def peer_votes(self, rank: int = 0, ok: bool = True, *, step: int = 0) -> list[GroupEffect]:
+        """Vote as a rank that runs torchft."""
+        return self.feed(Vote(self.call(), rank, step, ok))
 
     def commit(self, step: int) -> None:
-        """Vote yes with all ranks."""
-        for rank in range(self.ranks):
-            effects = self.vote(rank, step=step)
-        assert effects
+        assert self.vote(step=step)
 
     def quorum(self, id: int = 7, **fields: Any) -> Quorum:
         """Return a quorum of this group and h:1, both at step 0."""

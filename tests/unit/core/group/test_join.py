@@ -14,7 +14,7 @@ NAME = "g:1"
 
 def joined(*asks: Ask, lapsed: bool = False) -> SendJoin:
     config = GroupConfig(replica_id=NAME, address="http://g", store_address="g-store", world_size=len(asks))
-    two_phase = TwoPhaseCommit(NAME, len(asks), between_groups=False)
+    two_phase = TwoPhaseCommit(NAME, between_groups=False)
     return make_join(config, {a.rank: a for a in asks}, State(4, 7), two_phase, None, lapsed=lapsed)
 
 

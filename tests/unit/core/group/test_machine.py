@@ -286,8 +286,7 @@ class TestGivingUp:
 class TestVoting:
     def test_all_ranks_say_yes(self) -> None:
         s = Stage(2).training()
-        assert s.vote(0) == []
-        assert s.vote(1) == [AnswerVote((3, 4), True, "")]
+        assert s.vote() == [AnswerVote((3,), True, "")]
         assert s.group.state == State(1, 7)
         s.feed(OVER)  # after the commit it changes nothing
         assert s.group.state == State(1, 7)
@@ -304,27 +303,28 @@ class TestVoting:
     def test_a_rank_that_asks_instead_of_voting_releases_the_others(self) -> None:
         why = "group rank 1 asked for a new quorum instead of voting."
         s = Stage(2).training()
-        s.vote(0)
+        s.peer_votes(0)
         assert AnswerVote((3,), False, why) in s.ask(1, reason=JoinReason.FAILED)
         s = Stage(2).training()
         s.ask(1, reason=JoinReason.FAILED)
-        assert s.vote(0) == [AnswerVote((4,), False, why)]
+        assert s.peer_votes(0) == [AnswerVote((4,), False, why)]
 
     def test_a_peers_client_that_never_had_a_quorum_has_no_lease_to_lose(self) -> None:
         s = Stage()
         s.now = 500.0
-        assert s.vote(quorum_id=0) == [AnswerVote((1,), True, "")]
+        assert s.peer_votes() == [AnswerVote((1,), True, "")]
 
 
 class TestOver:
     def test_an_over_is_heard_once_and_answers_those_who_vote(self) -> None:
         s = Stage(2).training()
-        s.vote(0)
+        s.peer_votes(0)
         push, answer = s.feed(OVER)
         assert push == PushRevoked(7, ("h:1",), "h:1 is lost")
         assert answer == AnswerVote((3,), False, "quorum 7 is over: h:1 is lost")
         assert s.feed(OVER) == []
-        assert s.vote(1) == [AnswerVote((4,), False, "quorum 7 is over: h:1 is lost")]
+        assert s.peer_votes(1) == [AnswerVote((4,), False, "quorum 7 is over: h:1 is lost")]
+        assert s.vote() == [AnswerVote((5,), False, "quorum 7 is over: h:1 is lost")]
 
     @pytest.mark.parametrize("other", [6, 8])
     def test_of_another_quorum_it_is_stale(self, other: int) -> None:
@@ -337,12 +337,12 @@ class TestOver:
 class TestEnds:
     def test_R2_fenced(self) -> None:
         s = Stage(2).training()
-        s.vote(0)
+        s.ask(0)
         s.ask(1)
         effects = s.feed(FencedArrived("g:2"))
         sentence = "g:1 must stop: g:2, a newer attempt of its group, is running."
         assert PushEnd(sentence, True) in effects
-        assert FailCalls((4,), sentence, False) in effects
+        assert FailCalls((3, 4), sentence, False) in effects
         assert s.group.waiting == ""
 
     def test_refused_while_asking_every_rank_is_told_at_once(self) -> None:
@@ -352,11 +352,11 @@ class TestEnds:
         effects = s.feed(RefusedArrived("your model differs."))
         assert effects == [FailCalls((1, 2), "your model differs.", False), PushEnd("your model differs.", False)]
         assert s.ask(0) == [FailCalls((3,), "your model differs.", False)]
-        assert s.vote(0) == [AnswerVote((4,), False, "your model differs.")]
+        assert s.vote() == [AnswerVote((4,), False, "your model differs.")]
         assert s.feed(RefusedArrived("again")) == []
         assert s.feed(SessionUp()) == []  # nothing is asked any more
         s = Stage(2).training()
-        s.vote(0)
+        s.peer_votes(0)
         assert AnswerVote((3,), False, "no.") in s.feed(RefusedArrived("no."))
 
     @pytest.mark.parametrize("asking", [False, True])

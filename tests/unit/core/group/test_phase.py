@@ -35,7 +35,7 @@ def test_a_way_through_all_of_them() -> None:
         "3.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as its grant is used up.",
         "2.0 s ago, QuorumArrived: The group holds quorum q1 (2 members, 2 of them up to date) through step 0, for 120 s.",
         "1.0 s ago, QuorumRevoked: The quorum in hand is over: h:1 is lost: it is silent.",
-        "1.0 s ago, Vote of rank 0: Step 0 is not committed: quorum 7 is over: h:1 is lost: it is silent.",
+        "1.0 s ago, GroupVote: Step 0 is not committed: quorum 7 is over: h:1 is lost: it is silent.",
         "1.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as it can't go on in its quorum.",
         "1.0 s ago, Leave: g:1 is leaving the job.",
     ]

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as gm
 from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec import field_limits
+from torchft_x.rpc.codec import field_limits, messages
 from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
@@ -72,8 +71,8 @@ def test_what_only_the_value_has_is_given() -> None:
 
 
 def test_bytes_that_are_no_message_are_refused_by_name() -> None:
-    with pytest.raises(RefusedError, match="The row is not a CrossVote message"):
-        Codec(pb.CrossVote, CrossVote).read(b"\xff", "row")
+    with pytest.raises(RefusedError, match="The base is not a State message"):
+        messages.STATE.read(b"\xff", "base")
 
 
 def test_an_envelope_knows_what_is_in_it() -> None:

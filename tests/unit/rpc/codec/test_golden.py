@@ -17,7 +17,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from tests.golden import Golden
-from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Fingerprint, Trait
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages import group as gm
@@ -44,7 +43,6 @@ ASK = gm.Ask(
     0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5, ("d:4",),
     ((0, 4), (6, 300)), 3,
 )  # fmt: skip
-CROSS = CrossVote(True, 900, 8, 1 << 63, 12)
 PLAN = QuorumPlan(900, 800, 7, 1, 2, STATE, True, (MEMBER,), 1, (0, 2), "h:2/p", 1, 2, ("a:1", "b:2"), ("x", ""), 3)
 HEALTHY = dataclasses.replace(PLAN, heal=False, sources=(), source_rank=None, dst_ranks=(), max_replica_rank=None)
 
@@ -96,16 +94,6 @@ SENT: dict[str, Callable[[], bytes]] = {
     "torchft.ManagerQuorumResponse, known": lambda: ranks.quorum_reply_bytes(
         ranks.QuorumReply(SMALL, 0.0), messages.quorum_bytes(SMALL), holds=1, lease_left=2.5
     ),
-    "torchft.ShouldCommitRequest": lambda: _bytes(
-        ranks.vote_to_proto(gm.Vote(0, 3, 7, 900, True, (1 << 64) - 1, 12, True))
-    ),
-    "torchft.ShouldCommitRequest, least": lambda: _bytes(ranks.vote_to_proto(gm.Vote(0, 0, 0, 0, False))),
-    "torchft.ShouldCommitRequest, cross vote ended": lambda: _bytes(
-        ranks.vote_to_proto(gm.CrossVoteEnded(0, 3, 7, 900, True))
-    ),
-    "torchft.ShouldCommitResponse": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "why")),
-    "torchft.ShouldCommitResponse, row": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "", True, CROSS)),
-    "torchft.ShouldCommitResponse, commit": lambda: ranks.vote_reply_bytes(ranks.VoteReply(True, "")),
     "Traits": lambda: _bytes(fingerprint.TRAITS.encode(TRAITS)),
     "Traits, none": lambda: _bytes(fingerprint.TRAITS.encode(Fingerprint())),
 }
@@ -145,11 +133,6 @@ READ: dict[str, tuple[type[Message], Read]] = {
         lambda p: ranks.quorum_reply_from_bytes(p.SerializeToString(), SMALL, who="server of b", now=0.0),
     ),
     "torchft.ShouldCommitRequest": (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(7, p)),
-    "torchft.ShouldCommitResponse": (peer_pb.ShouldCommitResponse, lambda p: ranks.vote_reply_from_bytes(_bytes(p))),
-    "torchft.ShouldCommitResponse.row": (
-        pb.CrossVote,
-        lambda p: ranks.vote_reply_from_bytes(_bytes(peer_pb.ShouldCommitResponse(row=_bytes(p)))),
-    ),
     "SupervisorHello": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
     "SupervisorHello, of a node": (pb.SupervisorHello, lambda p: supervisors.node_hello(7, p)),
     "SupervisorUp.done, of a sidecar": (

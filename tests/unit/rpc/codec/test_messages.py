@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Member, Prepared, Quorum, State
@@ -93,22 +92,6 @@ def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit
             ranks.quorum_reply_from_bytes(short, None, who="server", now=3.0)
 
 
-digests = st.integers(0, 2**64 - 1)
-
-
-@given(st.booleans(), st.integers(0, 2**61), numbers, digests, st.integers(0, limits.MAX_MEMBERS), st.booleans())
-def test_both_rounds_of_a_vote_survive(
-    ok: bool, step: int, quorum: int, digest: int, contributors: int, broken: bool
-) -> None:
-    vote = gm.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
-    assert ranks.vote_from_proto(4, ranks.vote_to_proto(vote)) == vote
-    ended = gm.CrossVoteEnded(4, 1, step, quorum, ok)
-    assert ranks.vote_from_proto(4, ranks.vote_to_proto(ended)) == ended
-    for row in (None, CrossVote(ok, quorum, step + 1, digest, contributors)):
-        for reply in (ranks.VoteReply(False, "", True, row), ranks.VoteReply(ok, "why")):
-            assert ranks.vote_reply_from_bytes(ranks.vote_reply_bytes(reply)) == reply
-
-
 @given(members)
 def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     back = messages.peer_member_from_proto(messages.peer_member_to_proto(member))
@@ -128,8 +111,6 @@ def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
     ]:
         with contextlib.suppress(RefusedError):
             read(messages.parse(kind, data, "message"))
-    with contextlib.suppress(RefusedError):
-        ranks.vote_reply_from_bytes(data)
     with contextlib.suppress(RefusedError):
         ranks.quorum_reply_from_bytes(data, None, who="server", now=0.0)
 

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from tests.rank_calls import commit
+from tests.rank_calls import quorum as quorum_of
 from tests.unit.rpc.support import (
     LOCAL,
     Asking,
@@ -25,7 +27,7 @@ from tests.util import scaled, wait_for
 from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import AddressError, DeadlineError, FencedError, RefusedError, TokenError, UnreachableError
-from torchft_x.rpc.coordination import LighthouseServer
+from torchft_x.rpc.coordination import LighthouseServer, ManagerClient
 from torchft_x.rpc.group.client import LocalGroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -46,7 +48,7 @@ def test_two_groups_step_together() -> None:
             assert members(replies[0]) == ["a:1", "b:1"]
             assert [x.address for x in quorum.members] == [a.address(), b.address()]
             assert replies[0].lease_until > time.monotonic()
-            assert [x.should_commit(0, step, quorum.id, True, scaled(5.0)) for x in (a, b)] == [(True, "")] * 2
+            assert [commit(x, quorum.id, step) for x in (a, b)] == [(True, "")] * 2
             state = State(step + 1, quorum.id)
             ids.add((quorum.id, quorum.config_id))
         assert len(ids) == 5  # an id is never used twice ...
@@ -62,21 +64,19 @@ def test_all_ranks_of_a_group_get_the_same_quorum_and_vote() -> None:
         client(a.address()) as two,
         ThreadPoolExecutor(3) as pool,
     ):
+        torchft = ManagerClient(a.address(), scaled(10.0))
         for no, expected in [(None, True), (1, False)]:
             asks = [Asking(who, rank) for rank, who in enumerate((a, one, two))]
             quorum = asks[0].result().quorum
             assert [x.result().quorum for x in asks] == [quorum] * 3
-            everybody = enumerate((a, one, two))
-            votes = [pool.submit(x.should_commit, rank, 0, quorum.id, rank != no, 10.0) for rank, x in everybody]
-            assert [v.result()[0] for v in votes] == [expected] * 3
-            if no is not None:
-                assert all("rank 1" in v.result()[1] for v in votes)
+            votes = [pool.submit(torchft.should_commit, rank, 0, rank != no, scaled(10.0)) for rank in range(3)]
+            assert [v.result() for v in votes] == [expected] * 3
 
 
 def test_a_deadline_says_when_other_groups_are_missing() -> None:
     with lighthouse(2) as lh, group("a:1", lh.address()) as a:
         with pytest.raises(DeadlineError, match=f"the lighthouse at {lh.address()} waits for other groups"):
-            a.quorum(group_rank=0, state=State(), timeout=0.3)
+            quorum_of(a, state=State(), timeout=0.3)
         with group("b:1", lh.address()) as b:  # the late answer is not lost, the next ask gets one
             asks = [Asking(a), Asking(b)]
             assert members(asks[0].result()) == ["a:1", "b:1"]
@@ -123,10 +123,10 @@ def test_a_graceful_leave_loses_no_step() -> None:
         asks = [Asking(a), Asking(b)]
         first = asks[0].result().quorum
         asks[1].result()
-        assert b.should_commit(0, 0, first.id, True, scaled(5.0))[0]
+        assert commit(b, first.id)[0]
         LocalGroupClient(b).leave()
         b.shutdown()  # twice does no harm
-        assert a.should_commit(0, 0, first.id, True, scaled(5.0))[0]
+        assert commit(a, first.id)[0]
         state = State(1, first.id)
         assert members(Asking(a, state=state, reason=JoinReason.BOUNDARY).result()) == ["a:1"]
         assert watched.overs == []
@@ -179,8 +179,8 @@ def test_a_lighthouse_that_comes_back_is_found_again_and_the_step_goes_on() -> N
         first.shutdown()
         state = State(1, quorum.id)
         with pytest.raises(DeadlineError, match=rf"{first.address()} has been away for \d+\.\d s"):
-            a.quorum(group_rank=0, state=state, timeout=0.4)
-        assert a.should_commit(0, 0, quorum.id, True, scaled(5.0))[0]  # the lease holds without a lighthouse
+            quorum_of(a, state=state, timeout=0.4)
+        assert commit(a, quorum.id)[0]  # the lease holds without a lighthouse
         asks = [Asking(x, state=state, timeout=scaled(20.0)) for x in (a, b)]
         with lighthouse(2, bind=bind):
             second = asks[0].result().quorum
@@ -196,7 +196,7 @@ def test_a_newer_attempt_fences_the_older() -> None:
             wait_for(lambda: watched.ends, what="the older attempt to be told")
             assert watched.ends[0][1] is True
             with pytest.raises(FencedError, match="a:new"):
-                old.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
+                quorum_of(old, state=State(), timeout=scaled(5.0))
             with pytest.raises(FencedError), group("a:old2", lh.address(), attempt_id=attempt_id(0)):
                 pass
 
@@ -259,7 +259,7 @@ def test_the_groups_port_checks_the_token_and_its_input() -> None:
                 )
             assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         with pytest.raises(TokenError), client(a.address()) as stranger:
-            stranger.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
+            quorum_of(stranger, state=State(), timeout=scaled(5.0))
 
 
 def test_kill_needs_a_token_even_where_nothing_else_does() -> None:
@@ -282,7 +282,7 @@ def test_a_rank_out_of_range_is_refused() -> None:
     with lighthouse() as lh, group("a:1", lh.address()) as a, client(a.address()) as one:
         for who in (a, one):
             with pytest.raises(RefusedError, match="rank 5"):
-                who.quorum(group_rank=5, state=State(), timeout=scaled(5.0))
+                quorum_of(who, group_rank=5, state=State(), timeout=scaled(5.0))
         with pytest.raises(RefusedError, match="Rank 7"):
             one.checkpoint_metadata(a.address(), 7, 5.0)
 
@@ -291,9 +291,8 @@ def test_a_deadline_names_the_missing_rank() -> None:
     with lighthouse() as lh, group("a:1", lh.address(), world_size=2) as a, client(a.address()) as one:
         for who in (a, one):
             with pytest.raises(DeadlineError, match="group rank 1 of 2 has not asked"):
-                who.quorum(group_rank=0, state=State(), timeout=0.1)
+                quorum_of(who, state=State(), timeout=0.1)
         asks = [Asking(a), Asking(one, 1)]
-        quorum_id = asks[0].result().quorum.id
-        for who in (a, one):
-            with pytest.raises(DeadlineError, match="group rank 1 of 2 has not voted"):
-                who.should_commit(0, 0, quorum_id, True, 0.1)
+        asks[0].result()
+        with pytest.raises(DeadlineError, match="group rank 1 of 2 has not voted"):
+            ManagerClient(a.address(), scaled(10.0)).should_commit(0, 0, True, 0.1)
