@@ -135,7 +135,7 @@ class GroupNode:
 
     def carry_out(self, effect: gm.GroupEffect) -> None:
         world = self.world
-        if isinstance(effect, gm.SendJoin):
+        if isinstance(effect, lm.Join):
             member = effect.member
             world.note(self.replica_id, "joins at {}, {}{}", member.state, effect.reason.value,
                        " torn" if member.torn else "")  # fmt: skip
@@ -147,15 +147,15 @@ class GroupNode:
                 world.checker.on_late(self, effect.quorum, effect.commit)
             for call in effect.calls:
                 self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
-        elif isinstance(effect, gm.SendProgress):
+        elif isinstance(effect, lm.Progress):
             self.uplink.send(effect)
         elif isinstance(effect, gm.FailCalls):
             for call in effect.calls:
                 self._reply(call, "on_failed", effect.sentence, effect.retry)
-        elif isinstance(effect, gm.SendLeave):
+        elif isinstance(effect, lm.Leave):
             world.note(self.replica_id, "leaves at {}", effect.state)
             self.uplink.send(effect)
-        elif isinstance(effect, gm.PushRevoked):
+        elif isinstance(effect, gm.QuorumRevoked):
             for rank in self.ranks:
                 self.tell(rank, rank.failures.on_over, effect.quorum_id, effect.lost, effect.reason)
         elif isinstance(effect, gm.PushEnd):

@@ -333,15 +333,9 @@ class LighthouseNode:
                 self.feed(lm.SignOfLife(session))
             elif stream in self._supervisors:
                 self.feed(lm.SupervisorHeard(self._supervisors[stream][1]))
-        elif isinstance(message, gm.SendJoin):
-            self.feed(lm.Join(session, message.member, message.reason, message.suspects, None, message.number,
-                             message.step_seconds, message.patience, message.unreached))  # fmt: skip
-        elif isinstance(message, gm.SendProgress):
-            self.feed(lm.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
-        elif isinstance(message, gm.SendLeave):
-            self.world.checker.departures.heard(self._names((session,)))
-            self.feed(lm.Leave(session, message.state))
-        elif isinstance(message, lm.Paused):
+        elif isinstance(message, (lm.Join, lm.Progress, lm.Leave, lm.Paused)):
+            if isinstance(message, lm.Leave):
+                self.world.checker.departures.heard(self._names((session,)))
             self.feed(replace(message, session=session))
         elif stream in self._supervisors and isinstance(message, _TOLD):
             stream.down.send(Ping())

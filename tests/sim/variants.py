@@ -35,8 +35,8 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
-from torchft_x.core.messages.group import GrantArrived, SendJoin
-from torchft_x.core.messages.lighthouse import CloseSession
+from torchft_x.core.messages.group import GrantArrived
+from torchft_x.core.messages.lighthouse import CloseSession, Join
 from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
@@ -213,7 +213,7 @@ def _a_second_join(self: Group, ask: Any, now: float) -> list[Any]:
     before = self._join
     effects = _on_ask(self, ask, now)
     unsent = before is not None and self._join not in (None, before)
-    return effects + (_send_join(self, now) if unsent and not any(isinstance(e, SendJoin) for e in effects) else [])
+    return effects + (_send_join(self, now) if unsent and not any(isinstance(e, Join) for e in effects) else [])
 
 
 def _both_streams(self: Lighthouse, hello: Any, now: float) -> list[Any]:

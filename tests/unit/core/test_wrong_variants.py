@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.core.scene import OURS, Scene, issued, member, of, overs, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
-from torchft_x.core.messages.group import AnswerVote, Ask, GroupVote, QuorumArrived, SendJoin, SessionDown, SessionUp
+from torchft_x.core.messages.group import AnswerVote, Ask, GroupVote, QuorumArrived, SessionDown, SessionUp
 from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
 from torchft_x.core.types import AttemptId, JoinReason, State
 
@@ -14,7 +14,7 @@ def asking() -> Group:
     """A group that has asked for its first quorum."""
     group = Group(GroupConfig(replica_id="a:1", address="x", store_address="y", library=OURS), 0.0)
     group.handle(SessionUp(), 0.0)
-    assert of(SendJoin, group.handle(Ask(1, 0, State()), 0.0))
+    assert of(Join, group.handle(Ask(1, 0, State()), 0.0))
     return group
 
 

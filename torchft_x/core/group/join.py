@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint
-from torchft_x.core.messages.group import Ask, SendJoin
+from torchft_x.core.messages.group import Ask
+from torchft_x.core.messages.lighthouse import Join
 from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
@@ -58,7 +59,7 @@ def make_join(
     traits: Fingerprint | None,
     *,
     lapsed: bool,
-) -> SendJoin:
+) -> Join:
     """Return one join out of one ask per rank. The weakest rank speaks for the group (I2).
 
     `lapsed`: whether the quorum that the group holds can't be used any more.
@@ -90,4 +91,4 @@ def make_join(
     suspects = tuple(sorted({s for a in ordered for s in a.suspects}))
     unreached = tuple(sorted({s for a in ordered for s in a.unreached}))
     patience = min(a.patience for a in ordered)
-    return SendJoin(member, reason, suspects, traits, patience=patience, unreached=unreached)
+    return Join(0, member, reason, suspects, traits, patience=patience, unreached=unreached)

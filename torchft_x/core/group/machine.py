@@ -15,6 +15,7 @@ from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.phase import GroupPhase, Progression, why_asked, why_held
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     AnswerQuorum,
@@ -31,18 +32,13 @@ from torchft_x.core.messages.group import (
     Leave,
     PongArrived,
     PushEnd,
-    PushRevoked,
     QuorumArrived,
     QuorumRevoked,
     RefusedArrived,
-    SendJoin,
-    SendLeave,
-    SendProgress,
     SessionDown,
     SessionUp,
     Vote,
 )
-from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]
@@ -55,7 +51,7 @@ class Group:
         self._config = config
         self._progression = Progression(now)  # the group's phase and newest decisions
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
-        self._join: SendJoin | None = None  # the unanswered join; not None exactly while JOINING
+        self._join: lm.Join | None = None  # the unanswered join; not None exactly while JOINING
         self._declared: dict[int, Fingerprint] = {}  # rank -> traits that it last declared
         self._traits: Fingerprint | None = None  # traits of the whole group; None: to be merged from `_declared`
         self._sent_traits: Fingerprint | None = None  # traits that were sent on the present session
@@ -121,14 +117,14 @@ class Group:
         """Return where a healer's rank finds this rank's checkpoint; None: not reported yet."""
         return self._metadata.get(rank)
 
-    def hello(self, now: float) -> Hello:
+    def hello(self, now: float) -> lm.Hello:
         """Return the hello of a new session. The lighthouse's shell fills in the session number.
 
         A group that runs past its grant grants itself some steps here and announces them (`HeldQuorum.promise`).
         """
         if self._runs_past(now):
             self._held_quorum.promise(self._state.step, self._config.promised, self._step_seconds, now)
-        return Hello(
+        return lm.Hello(
             session=0,
             replica_id=self._config.replica_id,
             attempt_id=self._config.attempt_id,
@@ -323,8 +319,7 @@ class Group:
         self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
         revoked = GroupPhase.REVOKED if self._progression.phase is GroupPhase.IN_QUORUM else self._progression.phase
         self._progression.reach(revoked, f"The quorum in hand is over: {event.reason}")
-        push = PushRevoked(event.quorum_id, event.lost, event.reason, event.left)
-        return [push, *self._ballot.cancel(self._held_quorum.over)]
+        return [event, *self._ballot.cancel(self._held_quorum.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
 
@@ -392,7 +387,7 @@ class Group:
         if not self._held_quorum.wants_more(self._state.step, now):
             return []
         number = self._held_quorum.progress(now)
-        return [SendProgress(self._held_quorum.quorum_id, self._state.step, number, self._step_seconds)]
+        return [lm.Progress(0, self._held_quorum.quorum_id, self._state.step, number, self._step_seconds)]
 
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
         extended = self._held_quorum.extend(grant)
@@ -440,7 +435,7 @@ class Group:
     def _on_leave(self, event: Leave) -> list[GroupEffect]:
         if self._end:
             return []
-        leave = SendLeave(self._state, event.early, event.lingers)
+        leave = lm.Leave(0, self._state, event.early, event.lingers)
         effects: list[GroupEffect] = [leave] if self._session else []
         return effects + self._stop_calls(f"{self._config.replica_id} is leaving the job.")
 

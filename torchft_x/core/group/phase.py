@@ -7,7 +7,8 @@ from enum import Enum
 from torchft_x.core import decision_log
 from torchft_x.core.decision_log import Decision
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.group import GroupEvent, SendJoin
+from torchft_x.core.messages.group import GroupEvent
+from torchft_x.core.messages.lighthouse import Join
 from torchft_x.core.types import JoinReason, Prepared, Quorum, listed
 
 
@@ -71,7 +72,7 @@ _BECAUSE = {
 }
 
 
-def why_asked(join: SendJoin) -> str:
+def why_asked(join: Join) -> str:
     suspects = f"; it suspects {listed(join.suspects)}" if join.suspects else ""
     return f"The group asks for the next quorum at {join.member.state}, {_BECAUSE[join.reason]}{suspects}."
 

@@ -7,8 +7,9 @@ from math import inf
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Fingerprint
+from torchft_x.core.messages import lighthouse
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, Ranges, State
+from torchft_x.core.types import JoinReason, Prepared, Quorum, Ranges, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------
 
@@ -103,6 +104,8 @@ class GrantArrived:
 
 @dataclass(frozen=True, slots=True)
 class QuorumRevoked:
+    """The quorum is over. As an effect: tell every rank to release its collectives at once."""
+
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
@@ -163,36 +166,7 @@ GroupEvent = (
 
 # --- out --------------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class SendJoin:
-    """Send this join on the present session."""
-
-    member: Member
-    reason: JoinReason
-    suspects: tuple[str, ...]
-    traits: Fingerprint | None = None  # None: the lighthouse has them already
-    number: int = 0
-    step_seconds: float = 0.0
-    patience: float = inf
-    unreached: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SendProgress:
-    """Ask on the present session for more steps and a longer lease, without stopping."""
-
-    quorum_id: int
-    step: int
-    number: int
-    step_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class SendLeave:
-    state: State
-    early: bool = False
-    lingers: str = ""
+# Beside these a group sends `Join`, `Progress` and `Leave` of `messages.lighthouse` on its session, with session 0.
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,16 +211,6 @@ class FailCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class PushRevoked:
-    """Tell every rank to release the collectives of that quorum at once."""
-
-    quorum_id: int
-    lost: tuple[str, ...]
-    reason: str
-    left: bool = False  # whether the lost members have left in good order
-
-
-@dataclass(frozen=True, slots=True)
 class PushEnd:
     """Tell every rank that this group must stop (fenced or refused), with a sentence."""
 
@@ -255,14 +219,14 @@ class PushEnd:
 
 
 GroupEffect = (
-    SendJoin
-    | SendProgress
-    | SendLeave
+    lighthouse.Join
+    | lighthouse.Progress
+    | lighthouse.Leave
     | AnswerQuorum
     | AnswerPrepared
     | AnswerVote
     | FailCalls
-    | PushRevoked
+    | QuorumRevoked
     | PushEnd
     | Note
 )

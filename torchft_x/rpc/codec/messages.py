@@ -53,7 +53,7 @@ QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum
 HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
 MEMBER_ENTRY = Codec(pb.MemberEntry, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
-REVOKED = Codec(pb.Revoked, gm.QuorumRevoked, lm.RevokeQuorum, gm.PushRevoked)
+REVOKED = Codec(pb.Revoked, gm.QuorumRevoked, lm.RevokeQuorum)
 _COUNTED = Codec(pb.Counted, facts.Counted, limits={"sum": (limits.check_seconds, "sum"), "counts": _counts})
 _MOMENT = Codec(
     pb.Moment,
@@ -81,12 +81,12 @@ FACTS = Codec(
     limits={"commits": (limits.check_whole, "commits"), "drops": (limits.check_whole, "drops")},
     check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
 )
-_JOIN = Codec(pb.Join, lm.Join, gm.SendJoin, apart=["traits"])  # the message has the traits in its member
+_JOIN = Codec(pb.Join, lm.Join, apart=["traits"])  # the message has the traits in its member
 _UP = OneOf(
     pb.Up,
     join=_JOIN,
-    progress=Codec(pb.Progress, lm.Progress, gm.SendProgress),
-    leave=Codec(pb.Leave, lm.Leave, gm.SendLeave),
+    progress=Codec(pb.Progress, lm.Progress),
+    leave=Codec(pb.Leave, lm.Leave),
     ping=Codec(pb.Ping, lm.SignOfLife),
     pause=Codec(
         pb.Pause,
@@ -117,10 +117,10 @@ def hello_to_proto(v: lm.Hello, group_id: str) -> pb.Hello:
     return p
 
 
-def up_bytes(sent: gm.SendJoin | gm.SendProgress | gm.SendLeave | lm.Paused | lm.Suspected) -> bytes:
+def up_bytes(sent: lm.Join | lm.Progress | lm.Leave | lm.Paused | lm.Suspected) -> bytes:
     """Encode a whole `Up` message."""
     up = _UP.encode(sent)
-    if isinstance(sent, gm.SendJoin) and sent.traits is not None:
+    if isinstance(sent, lm.Join) and sent.traits is not None:
         # Only a join carries the traits: in a quorum they would be sent back to all members at every step.
         up.join.member.traits.CopyFrom(fingerprint.TRAITS.encode(sent.traits))
     return bytes(up.SerializeToString())

@@ -238,7 +238,7 @@ def _seek(lighthouse: str) -> Callable[[], tuple[Address, ...]] | None:
 
 
 def _notify(notifier: Notifier, on_revoked: OnRevoked, on_end: OnEnd, push: Push) -> None:
-    if isinstance(push, m.PushRevoked):
+    if isinstance(push, m.QuorumRevoked):
         notifier.post(lambda: on_revoked(push.quorum_id, push.lost, push.reason, push.left))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))

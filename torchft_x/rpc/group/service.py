@@ -134,7 +134,7 @@ class GroupService:
 
 
 def _watch_event(push: Push) -> bytes:
-    if isinstance(push, m.PushRevoked):
+    if isinstance(push, m.QuorumRevoked):
         event = pb.WatchEvent(revoked=messages.REVOKED.encode(push))
     elif push.fenced:
         event = pb.WatchEvent(fenced=pb.Fenced(by=push.sentence))

@@ -24,7 +24,7 @@ from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import QuorumReply, VoteReply
-from torchft_x.core.messages.lighthouse import Paused, Suspected
+from torchft_x.core.messages.lighthouse import Join, Leave, Paused, Progress, Suspected
 from torchft_x.core.types import AttemptId, group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
@@ -46,7 +46,7 @@ TELL_SOON, TELL = 0.3, 2.0
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
 Call = m.Ask | m.Vote
-Push = m.PushRevoked | m.PushEnd
+Push = m.QuorumRevoked | m.PushEnd
 
 
 class FactsSource(Protocol):
@@ -79,7 +79,7 @@ class GroupSettings:
 class GroupShell:
     """Shell of one group's machine. Delivers events to it and carries out its effects.
 
-    `on_push` is called with an event that every rank must know at once: a `PushRevoked` or the final `PushEnd`.
+    `on_push` is called with an event that every rank must know at once: a `QuorumRevoked` or the final `PushEnd`.
     """
 
     def __init__(self, settings: GroupSettings, address: str, on_push: Callable[[Push], None]) -> None:
@@ -104,7 +104,7 @@ class GroupShell:
         self._effects: deque[m.GroupEffect] = deque()  # effects decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
-        self.last_revoked: m.PushRevoked | None = None  # repeated to a rank whose watch starts late
+        self.last_revoked: m.QuorumRevoked | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # error with which all calls fail; None: the effect decides
         self.connected = False  # there is a session with the lighthouse
@@ -315,7 +315,7 @@ class GroupShell:
             self._carry_out(self._effects.popleft())
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
-        if isinstance(effect, (m.SendJoin, m.SendProgress, m.SendLeave)):
+        if isinstance(effect, (Join, Progress, Leave)):
             self._stream.send(messages.up_bytes(effect) + self._facts_bytes())
         elif isinstance(effect, m.AnswerQuorum):
             self.deadline.reason = ""
@@ -324,7 +324,7 @@ class GroupShell:
             self._resolve(effect.calls, _vote_reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
-        elif isinstance(effect, m.PushRevoked):
+        elif isinstance(effect, m.QuorumRevoked):
             self.last_revoked = effect
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):

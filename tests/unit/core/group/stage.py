@@ -13,10 +13,10 @@ from torchft_x.core.messages.group import (
     GroupEvent,
     GroupVote,
     QuorumArrived,
-    SendJoin,
     SessionUp,
     Vote,
 )
+from torchft_x.core.messages.lighthouse import Join
 from torchft_x.core.types import AttemptId, Quorum, State
 
 NAME = "g:1"
@@ -77,5 +77,5 @@ class Stage:
         return self
 
 
-def joins(effects: list[GroupEffect]) -> list[SendJoin]:
-    return of(SendJoin, effects)
+def joins(effects: list[GroupEffect]) -> list[Join]:
+    return of(Join, effects)

@@ -6,13 +6,14 @@ import pytest
 
 from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.group.join import GroupConfig, make_join
-from torchft_x.core.messages.group import Ask, SendJoin
+from torchft_x.core.messages.group import Ask
+from torchft_x.core.messages.lighthouse import Join
 from torchft_x.core.types import JoinReason, State
 
 NAME = "g:1"
 
 
-def joined(*asks: Ask, lapsed: bool = False) -> SendJoin:
+def joined(*asks: Ask, lapsed: bool = False) -> Join:
     config = GroupConfig(replica_id=NAME, address="http://g", store_address="g-store", world_size=len(asks))
     two_phase = TwoPhaseCommit(NAME, between_groups=False)
     return make_join(config, {a.rank: a for a in asks}, State(4, 7), two_phase, None, lapsed=lapsed)

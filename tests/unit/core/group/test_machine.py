@@ -11,6 +11,7 @@ from tests.unit.core.group.stage import NAME, Stage, joins
 from tests.unit.core.scene import OURS, member, of, quorum
 from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.group.machine import GroupConfig
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     AnswerQuorum,
@@ -22,11 +23,9 @@ from torchft_x.core.messages.group import (
     Leave,
     PongArrived,
     PushEnd,
-    PushRevoked,
     QuorumArrived,
     QuorumRevoked,
     RefusedArrived,
-    SendLeave,
     SessionDown,
     SessionUp,
 )
@@ -320,7 +319,7 @@ class TestOver:
         s = Stage(2).training()
         s.peer_votes(0)
         push, answer = s.feed(OVER)
-        assert push == PushRevoked(7, ("h:1",), "h:1 is lost")
+        assert push == OVER
         assert answer == AnswerVote((3,), False, "quorum 7 is over: h:1 is lost")
         assert s.feed(OVER) == []
         assert s.peer_votes(1) == [AnswerVote((4,), False, "quorum 7 is over: h:1 is lost")]
@@ -367,7 +366,7 @@ class TestEnds:
         told = [FailCalls((3,), "g:1 is leaving the job.", False)]
         if asking:
             s.ask(step=1)
-        assert s.feed(Leave()) == [SendLeave(State(1, 7)), *(told if asking else [])]
+        assert s.feed(Leave()) == [lm.Leave(0, State(1, 7)), *(told if asking else [])]
         assert asking or s.ask() == told
         assert s.feed(Leave()) == []
         s.feed(SessionDown("x"))

@@ -18,8 +18,6 @@ from torchft_x.core.messages.group import (
     GroupEffect,
     QuorumArrived,
     QuorumRevoked,
-    SendJoin,
-    SendProgress,
     SessionDown,
     SessionUp,
 )
@@ -283,7 +281,7 @@ class Runner(Stage):
         assert of(AnswerQuorum, self.grant(through, self.wants_more().number))
         return self
 
-    def wants_more(self) -> SendJoin:
+    def wants_more(self) -> Join:
         """Commit the first step and ask for more."""
         self.commit(0)
         for rank in range(self.ranks):
@@ -313,7 +311,7 @@ class TestGroup:
         lighthouse the join stood, and was answered by a quorum after this group had gone on."""
         s = Runner().granted(3)
         s.commit(1)
-        (progress,) = of(SendProgress, s.ask(step=2))
+        (progress,) = of(Progress, s.ask(step=2))
         s.commit(2)
         (join,) = joins(s.ask(step=3))
         assert s.grant(20, progress.number) == []
@@ -352,7 +350,7 @@ class TestGroup:
         for step in range(1, 8):
             s.commit(step)
             sent += s.ask(step=step + 1)
-        (progress,) = of(SendProgress, sent)
+        (progress,) = of(Progress, sent)
         s.feed(SessionUp())  # another one, before anybody saw the end of the older
         s.grant(99, progress.number)
         for step in range(8, 11):
@@ -396,7 +394,7 @@ class TestGroup:
         for step in range(1, 8):
             s.commit(step)
             sent += s.ask(0, step + 1) + s.ask(1, step + 1)
-        (progress,) = of(SendProgress, sent)
+        (progress,) = of(Progress, sent)
         assert s.ask(0, 8, reason=JoinReason.FAILED) == []
         assert s.grant(21, progress.number) == []
 
@@ -503,7 +501,7 @@ class TestGroup:
         s.commit(1)
         s.feed(Ask(90, 0, State(2, 7)))  # it can't say
         s.now = 100.0
-        (progress,) = of(SendProgress, s.feed(Tick()))
+        (progress,) = of(Progress, s.feed(Tick()))
         assert progress.step_seconds == 0.1
 
     def test_the_healed_and_those_that_want_no_newcomers_run_on(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.messages.group import SendProgress
 from torchft_x.core.messages.lighthouse import Progress
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view.facts import COMMITTED, MOST_MOMENTS, NOTHING, Copy, Counted, Facts, Moment
@@ -23,7 +22,7 @@ ALL = Facts(
 
 
 def sent(facts: Facts) -> pb.Up:
-    progress = messages.up_bytes(SendProgress(5, 41, 2, 0.1))
+    progress = messages.up_bytes(Progress(0, 5, 41, 2, 0.1))
     return messages.parse(pb.Up, progress + messages.facts_bytes(facts), "message")
 
 

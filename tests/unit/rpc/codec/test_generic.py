@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import field_limits, messages
@@ -53,9 +54,9 @@ def test_a_nested_value_needs_a_codec_of_its_own() -> None:
 
 
 def test_what_only_the_value_has_is_given() -> None:
-    codec = Codec(pb.Progress, gm.SendProgress)
-    sent = gm.SendProgress(1, 2, 3, 0.5)
-    assert codec.decode(codec.encode(sent)) == sent
+    codec = Codec(pb.Progress, lm.Progress)
+    sent = lm.Progress(7, 1, 2, 3, 0.5)
+    assert codec.decode(codec.encode(sent), session=7) == sent
 
     @dataclass(frozen=True)
     class SignOfLife:
