@@ -60,6 +60,8 @@ class QuorumRound:
     ) -> None:
         self.ready = threading.Event()  # set when the quorum and the process group are ready, or `error` is set
         self.done = threading.Event()  # set when the snapshot and the fetch have ended too
+        # Set when the quorum has come or will not. The ask has its own deadline, which another group's pause prolongs.
+        self._answered = threading.Event()
         self.error: Exception | None = None  # why there is no quorum; raised by calls that need one
         self.at_once = False  # the answer came with the request, and nothing is left to wait for
         self.role: QuorumRole | None = None  # set before `ready`, unless error
@@ -74,7 +76,6 @@ class QuorumRound:
         self._context = context
         self._terms = terms
         self._options = options
-        self._limit = options.timeout + options.patience  # seconds until the quorum must have come
         self._in_place = in_place  # state may be loaded at once, because the training thread waits
         self._healing = StateExchange(context, in_place=in_place)
         self._counts_after_heal = counts_after_heal
@@ -89,7 +90,7 @@ class QuorumRound:
     def wait_ready(self) -> None:
         """Wait until `ready` is set. Raises the error that kept the quorum from coming, or `DeadlineError`."""
         if not self.ready.is_set() and not self._wait(self.ready):
-            raise DeadlineError(f"no quorum within {self._limit:g} s, and its thread does not come back.")
+            raise DeadlineError("the quorum has come, and its thread does not come back with a process group.")
         if self.error is not None:
             raise self.error
 
@@ -97,13 +98,15 @@ class QuorumRound:
         waits = self._context.waits
         waits.start_wait(time.monotonic())
         try:
-            return event.wait(self._limit + self._context.options.timeout + TIMING.late_round)
+            self._answered.wait()
+            return event.wait(self._context.options.timeout + TIMING.late_round)
         finally:
             waits.end_wait(time.monotonic())
 
     def wait_idle(self) -> None:
         """Wait until this round has ended, as it must before the next one asks. Raises `StepError` if it hangs."""
-        if not self.done.wait(self._limit + 2 * self._context.options.timeout + TIMING.late_round):
+        self._answered.wait()
+        if not self.done.wait(2 * self._context.options.timeout + TIMING.late_round):
             raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
@@ -173,8 +176,7 @@ class QuorumRound:
             self.at_once = True
         except Exception as e:
             self.error = self._request_failed(e)
-        self.ready.set()
-        self.done.set()
+        self._end()
         return True
 
     def _go_on(self, reply: QuorumReply, held: QuorumRole) -> None:
@@ -208,7 +210,11 @@ class QuorumRound:
         try:
             try:
                 asked = self._asked or self._request()
-                plan = self._begin(asked if isinstance(asked, QuorumReply) else asked(self._limit))
+                reply = (
+                    asked if isinstance(asked, QuorumReply) else asked(self._options.timeout + self._options.patience)
+                )
+                self._answered.set()
+                plan = self._begin(reply)
             except Exception as e:
                 raise self._request_failed(e) from None
             self._configure(plan)
@@ -218,8 +224,11 @@ class QuorumRound:
         except Exception as e:
             self.error = e
         finally:
-            self.ready.set()
-            self.done.set()
+            self._end()
+
+    def _end(self) -> None:
+        for event in (self._answered, self.ready, self.done):
+            event.set()
 
     def run_inline(self, *, exchange: bool = True) -> None:
         """Call `run` on the training thread, and count its time as waiting for others."""
