@@ -20,9 +20,9 @@ from torchft_x.net import Address, advertise_host, any_host
 from torchft_x.rpc.transport.token import Metadata
 from torchft_x.timing import TIMING
 
-WIRE = 2
-"""Version of our own messages. A session of another version is refused with a sentence. 2: grants over many steps and
-the vote between groups."""
+WIRE = 3
+"""Version of our own messages. A session of another version is refused with a sentence. 3: a group that asks gives up
+unless the lighthouse tells it in each second what it waits for."""
 
 MAX_CLIENT_MESSAGE = 16 << 20
 """Bytes of one message to a client: 4096 members of 4 KiB, far above what the limits of `codec.messages` let
