@@ -175,18 +175,18 @@ def _heirs_at(stands: Callable[[State, State], bool], cur: Quorum, whole: Mappin
     return any(m.replica_id in carriers or stands(m.state, cur.top) for m in inside)
 
 
-def _first_come(inputs: recover.RecoveryInputs) -> NothingToAdopt | Adopt:
-    newest = recover._newest(inputs.reports)
+def _first_come(_config: Any, reports: Mapping[str, Any], **_times: float) -> NothingToAdopt | Adopt:
+    newest = recover._newest(reports)
     return Adopt(newest) if newest is not None else NothingToAdopt()
 
 
 _decide_restart = recover.decide_restart
 
 
-def _only_who_received_it(inputs: recover.RecoveryInputs) -> Any:
-    newest = recover._newest(inputs.reports)
-    reports = {r: report for r, report in inputs.reports.items() if newest is not None and report.id == newest.id}
-    return _decide_restart(replace(inputs, reports=reports))
+def _only_who_received_it(config: Any, reports: Mapping[str, Any], **times: float) -> Any:
+    newest = recover._newest(reports)
+    reports = {r: report for r, report in reports.items() if newest is not None and report.id == newest.id}
+    return _decide_restart(config, reports, **times)
 
 
 def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -> list[Any]:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from torchft_x.core.in_doubt import settle
 from torchft_x.core.types import Member, Part, Quorum, State, by_rank, listed
 from torchft_x.errors import ConfigError, StepError
 
@@ -152,7 +153,7 @@ def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list
     """
     if len({m.is_ours for m in members}) < 2:
         return []
-    settled = Quorum(0, 0, 0, members).settled
+    settled = settle(members, State())
     ready = list(settled.carriers)
     homes = {m.is_ours for m in ready}
     top = settled.top

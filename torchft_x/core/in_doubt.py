@@ -34,11 +34,16 @@ class Settlement:
 def settle(members: Sequence[Member], nothing: State) -> Settlement:
     """Return the settlement of these members (R14). `nothing`: the state of a quorum whose members are all torn."""
     whole = [m for m in members if not m.torn]
-    newest = max((m.state for m in whole), default=nothing)
-    at_top = [m for m in whole if m.state == newest]
+    if not whole:
+        return Settlement(nothing, ())
+    # Compare numbers, because comparing ten thousand states takes ten times as long.
+    step = max([m.state.step for m in whole])
+    committed_in = max([m.state.committed_in for m in whole if m.state.step == step])
+    at_top = [m for m in whole if m.state.committed_in == committed_in and m.state.step == step]
+    newest = at_top[0].state
     results: dict[int, dict[str, Prepared]] = {}  # by quorum, so that a long list costs one pass
     for m in at_top:
-        if m.prepared and m.prepared.step == newest.step + 1:
+        if m.prepared and m.prepared.step == step + 1:
             results.setdefault(m.prepared.quorum, {})[m.replica_id] = m.prepared
     carried: dict[int, set[str]] = {quorum_id: set() for quorum_id in results}
     for m in at_top if results else ():
@@ -52,8 +57,8 @@ def settle(members: Sequence[Member], nothing: State) -> Settlement:
             carriers = tuple(m for m in at_top if m.replica_id in held)
             adopted = next(iter(held.values()))
             return Settlement(adopted.state, carriers, adopted=adopted)
-    late = [
-        m.replica_id for m in whole if m.state.step == newest.step - 1 and m.prepared and m.prepared.state == newest
-    ]
-    holds = {*late, *(m.replica_id for m in at_top)}
-    return Settlement(newest, tuple(m for m in members if m.replica_id in holds), late=tuple(late))
+    late = [m.replica_id for m in whole if m.prepared and m.state.step == step - 1 and m.prepared.state == newest]
+    holds = {*late, *(m.replica_id for m in at_top)} if late else ()
+    return Settlement(
+        newest, tuple([m for m in members if m.replica_id in holds] if late else at_top), late=tuple(late)
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from torchft_x.core.in_doubt import Settlement, settle
@@ -133,7 +133,6 @@ class Quorum:
     created: float = 0.0  # unix seconds
     granted_through: int = 0  # highest step the members may run in it
     lease: float = 0.0  # seconds; each member counts them from the sending of its own request
-    _settled: Settlement | None = field(default=None, init=False, repr=False, compare=False)  # cached
 
     def member(self, replica_id: str) -> Member | None:
         for m in self.members:
@@ -144,10 +143,7 @@ class Quorum:
     @property
     def settled(self) -> Settlement:
         """Settlement of the members, with prepared results dealt with (R14)."""
-        if self._settled is None:
-            object.__setattr__(self, "_settled", settlement(self.members))
-        assert self._settled is not None
-        return self._settled
+        return settle(self.members, State())
 
     @property
     def top(self) -> State:
@@ -158,20 +154,6 @@ class Quorum:
     def carriers(self) -> tuple[Member, ...]:
         """Members at the top, from which the others heal. Gradients count of participants only (`heal.participation`)."""
         return self.settled.carriers
-
-
-def settlement(members: tuple[Member, ...]) -> Settlement:
-    """Return the settlement of these members, with prepared results dealt with (R14)."""
-    if [m for m in members if m.prepared]:
-        return settle(members, State())
-    whole = [m for m in members if not m.torn]
-    if not whole:
-        return Settlement(State(), ())
-    # No member is prepared. Compare numbers, because comparing ten thousand states takes ten times as long.
-    step = max([m.state.step for m in whole])
-    committed_in = max([m.state.committed_in for m in whole if m.state.step == step])
-    carriers = [m for m in whole if m.state.committed_in == committed_in and m.state.step == step]
-    return Settlement(State(step, committed_in), tuple(carriers))
 
 
 def group_of(replica_id: str) -> str:

@@ -117,7 +117,7 @@ class Lighthouse:
     @property
     def reached(self) -> int:
         """Newest step that a member of the present quorum has reported; 0: there is no quorum."""
-        return max(self._quorum_state.reached, self.current.top.step) if self.current is not None else 0
+        return self._quorum_state.reached if self.current is not None else 0
 
     def addresses_of(self, group: str) -> list[str]:
         """Return the addresses of the group servers of a group's living members. `group`: its id, or its number."""

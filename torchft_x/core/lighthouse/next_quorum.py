@@ -13,6 +13,7 @@ from torchft_x.core.admission.claims import set_aside, unfounded
 from torchft_x.core.admission.compatibility import CompatibilityCheck
 from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.heal import stranded
+from torchft_x.core.in_doubt import settle
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.waiting import Waiting
@@ -24,7 +25,7 @@ from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, RestartRecovery
-from torchft_x.core.types import Member, Quorum, State, group_names, listed, settlement
+from torchft_x.core.types import Member, Quorum, State, group_names, listed
 from torchft_x.timing import TIMING
 
 # Seconds that a member must have waited before the reason is logged.
@@ -93,7 +94,7 @@ class QuorumTransition:
         outcome = self.outcome(now, without=names)
         if not isinstance(outcome, Form) or outcome.left is not None:
             return False  # a member that may hold the newest state is always waited for
-        return top is None or settlement(outcome.members).top == top
+        return top is None or settle(outcome.members, State()).top == top
 
     def outcome(self, now: float, *, without: frozenset[str] = frozenset()) -> Form | Wait:
         """Return what the rules say now, or would say if nobody waited for the members `without`."""
@@ -109,12 +110,7 @@ class QuorumTransition:
         outside = [r for r in map(self._members.get, away) if r is not None] if away else []
         over = frozenset([r.replica_id for r in outside if self._waiting.is_given_up(r, now)])
         c = self._config
-        decision = form(
-            self._quorum_state.situation(
-                over, now=now, min_replicas=c.min_replicas,
-                join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
-            )
-        )  # fmt: skip
+        decision = form(self._quorum_state.situation(c, over, now=now, without=without))
         if isinstance(decision, Form) and decision.new_lineage:
             return self._returning(now) or self._finished_job.objection(decision, now) or decision  # R21
         if isinstance(decision, Wait) and decision.until is None:
@@ -255,7 +251,7 @@ class QuorumTransition:
 
         Otherwise every quorum with both would lose a step.
         """
-        top = settlement(decision.members).top
+        top = settle(decision.members, State()).top
         return self._waiting.part(decision.members, now, lambda names: self.goes_without(names, now, top))
 
     # --- what was before this process -------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def view(
     return View(
         quorum=quorum,
         age=unix - quorum.created if quorum is not None else 0.0,
-        reached=max(quorum.top.step, quorum_state.reached) if quorum is not None else 0,
+        reached=quorum_state.reached if quorum is not None else 0,
         broken=quorum_state.broken,
         undecided=undecided,
         members=tuple([member_view(r) for r in members]),
@@ -119,7 +119,7 @@ def quorum_status(quorum_state: QuorumState, unix: float) -> dict[str, Any] | No
         "config_id": q.config_id,
         "number": q.number,
         "age": unix - q.created,
-        "step": max(q.top.step, quorum_state.reached),
+        "step": quorum_state.reached,
         "committed_in": q.top.committed_in,
         "granted_through": max(q.granted_through, quorum_state.granted_through),
         "lease": q.lease,

@@ -7,11 +7,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf
 
+from torchft_x.core.in_doubt import settle
+from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
-from torchft_x.core.types import Member, Quorum, State, group_names, settlement
+from torchft_x.core.types import Member, Quorum, State, group_names
 from torchft_x.timing import TIMING
 
 
@@ -22,6 +24,7 @@ class QuorumState:
         self._members = members
         members.on_change = self._recount
         self.current: Quorum | None = None  # newest quorum issued or adopted
+        self._top = State()  # its newest complete state
         self.chain = OpenQuorums()  # quorums before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current's members
         self.broken = ""  # why current was revoked; '' while it was not
@@ -33,7 +36,7 @@ class QuorumState:
         self.silent: set[str] = set()  # members that are alive, but have not asked
         self.changed = True  # whether anything has, since a next quorum was last found impossible
         self.granted_through = 0  # highest step ever granted in current
-        self.reached = 0  # newest step that a member of current reported as committed; for people
+        self.reached = 0  # newest step that a member of current has committed, as far as reported; for people
         self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
         self.leased = -inf  # when a lease was last sent to any member
         self._received_by_all = 0  # id of the newest quorum that all of its members are known to have received
@@ -78,7 +81,7 @@ class QuorumState:
     def stops_short(self, member: Member) -> bool:
         """Return whether it asks inside a grant. The others may then run on, and wait for it in a collective."""
         cur = self.current
-        return cur is not None and self.granted_through > cur.top.step + 1 and member.state.step < self.granted_through
+        return cur is not None and self._top.step + 1 < self.granted_through > member.state.step
 
     def with_committed_in(self, member: Member) -> Member:
         """Return the member with the quorum in which it committed its step.
@@ -88,7 +91,7 @@ class QuorumState:
         cur = self.current
         if cur is None or member.replica_id not in self.inside:
             return member
-        committed_in = {cur.top.step: cur.top.committed_in, cur.top.step + 1: cur.id}.get(member.state.step, 0)
+        committed_in = {self._top.step: self._top.committed_in, self._top.step + 1: cur.id}.get(member.state.step, 0)
         return replace(member, state=State(member.state.step, committed_in))
 
     def _recount(self, record: MemberRecord) -> None:
@@ -123,14 +126,7 @@ class QuorumState:
         return {group: state for group, state in held.items() if group not in asked}
 
     def situation(
-        self,
-        over: frozenset[str],
-        *,
-        now: float,
-        min_replicas: int,
-        join_timeout: float,
-        longest_wait: float,
-        without: frozenset[str] = frozenset(),
+        self, config: LighthouseConfig, over: frozenset[str], *, now: float, without: frozenset[str] = frozenset()
     ) -> QuorumInputs:
         """Return the inputs of `form`. `without`: members to take for lost, to see what it would decide."""
         return QuorumInputs(
@@ -145,9 +141,9 @@ class QuorumState:
             silent_healthy=self.silent - without,
             absent_groups=self.absent_groups(self._members.supervisors.groups),
             held=self.held_elsewhere(self._members.supervisors.held),
-            min_replicas=min_replicas,
-            join_timeout=join_timeout,
-            longest_wait=longest_wait,
+            min_replicas=config.min_replicas,
+            join_timeout=config.join_timeout,
+            longest_wait=config.longest_wait,
         )
 
     def issue(self, decision: Form, *, now: float, unix: float, lease: float) -> Quorum:
@@ -159,7 +155,7 @@ class QuorumState:
             number=self._number + 1,
             members=decision.members,
             created=unix,
-            granted_through=settlement(decision.members).top.step + 1,
+            granted_through=settle(decision.members, State()).top.step + 1,
             lease=lease,
         )
         self.raise_ids(self.next_id)
@@ -231,9 +227,10 @@ class QuorumState:
         self.gone = set()
         self.broken = ""
         self.granted_through = quorum.granted_through
-        self.reached = quorum.top.step
+        settled = quorum.settled
+        self._top, self.reached = settled.top, settled.top.step
         records = self._members.records_of(quorum.members)
-        whole = len(quorum.carriers) == len(records) == len(quorum.members)
+        whole = len(settled.carriers) == len(records) == len(quorum.members)
         self._steady = whole and not [r for r in records if not r.runs_on]
         self._number = max(self._number, quorum.number)
 

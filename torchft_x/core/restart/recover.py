@@ -51,19 +51,6 @@ class Adopt:
     older: tuple[Quorum, ...] = ()  # quorums held by members of it that have not received it
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecoveryInputs:
-    """Inputs of `decide_restart`: what a lighthouse knows before its first quorum. Times in monotonic seconds."""
-
-    now: float
-    started_at: float
-    reports: Mapping[str, MemberReport]  # replica id -> what it reported in person
-    new_job: bool  # whether the settings say that nothing can have come before
-    restarted: bool  # whether the settings say that a lighthouse has run before
-    hello_grace: float
-    old_lease: float  # seconds, lease plus margin: no grant of an earlier lighthouse outlives this
-
-
 class RestartRecovery:
     """The reports to a lighthouse before its first quorum. Decides when it may begin, and with what."""
 
@@ -104,41 +91,32 @@ class RestartRecovery:
         self._reports, self._newest = {}, None
 
     def decide(self, now: float) -> NothingToAdopt | Adopt | Wait:
-        c, self._unread = self._config, False
+        self._unread = False
         reports = self._reports if self._newest is not None else {}  # no member holds a quorum: skip the reports
-        lease = max([c.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
-        return decide_restart(
-            RecoveryInputs(
-                now=now,
-                started_at=self._started_at,
-                reports=reports,
-                new_job=c.new_job,
-                restarted=c.restarted,
-                hello_grace=c.hello_grace,
-                old_lease=lease + c.lease_margin,
-            )
-        )
+        return decide_restart(self._config, reports, started_at=self._started_at, now=now)
 
 
-def decide_restart(inputs: RecoveryInputs) -> NothingToAdopt | Adopt | Wait:
-    """Decide whether to form a first quorum, to take one over, or to wait (R8).
+def decide_restart(
+    config: LighthouseConfig, reports: Mapping[str, MemberReport], *, started_at: float, now: float
+) -> NothingToAdopt | Adopt | Wait:
+    """Decide whether to form a first quorum, to take one over, or to wait (R8). `reports`: by replica id.
 
     The first member to report is not enough, and neither are all but the dead: they may not know the newest quorum.
     """
-    lease_end = inputs.started_at + inputs.old_lease
-    lease_over = inputs.now >= lease_end
-    newest = _newest(inputs.reports)
+    lease = max([config.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
+    lease_end = started_at + lease + config.lease_margin  # no grant of an earlier lighthouse outlives this
+    newest = _newest(reports)
     if newest is None:
-        if inputs.restarted and not lease_over:
+        if config.restarted and now < lease_end:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end)
-        grace_end = inputs.started_at + inputs.hello_grace
-        if not inputs.new_job and not inputs.restarted and inputs.now < grace_end:
+        grace_end = started_at + config.hello_grace
+        if not config.new_job and not config.restarted and now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
         return NothingToAdopt()
-    quorums = _together(newest, inputs.reports)
-    absent = [r for r, m in _members(quorums).items() if not _vouches(inputs.reports.get(r), m)]
-    if not absent or lease_over:
+    quorums = _together(newest, reports)
+    absent = [r for r, m in _members(quorums).items() if not _vouches(reports.get(r), m)]
+    if not absent or now >= lease_end:
         return Adopt(newest, () if absent else quorums[1:])
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "

@@ -16,7 +16,6 @@ from torchft_x.core.restart.recover import (
     Adopt,
     MemberReport,
     NothingToAdopt,
-    RecoveryInputs,
     RestartRecovery,
     decide_restart,
 )
@@ -25,17 +24,10 @@ OLD = quorum(member("a"), member("b"), id=10)
 NEW = quorum(member("b"), member("c"), id=11)
 
 
-def inputs(now: float = 0.0, **fields: Any) -> RecoveryInputs:
-    values = {
-        "now": 100.0 + now,
-        "started_at": 100.0,
-        "reports": {},
-        "new_job": True,
-        "restarted": False,
-        "hello_grace": 1.0,
-        "old_lease": 121.0,
-    }
-    return RecoveryInputs(**{**values, **fields})
+def decided(now: float = 0.0, reports: dict[str, MemberReport] | None = None, **config: Any) -> Any:
+    """Return the decision `now` seconds after the start. The old lease ends after 121 s."""
+    config = {"lease": 120.0, "lease_margin": 1.0, "hello_grace": 1.0, **config}
+    return decide_restart(LighthouseConfig(**config), reports or {}, started_at=100.0, now=100.0 + now)
 
 
 def report(quorum_: Any, valid: bool = True) -> MemberReport:
@@ -55,47 +47,46 @@ def report(quorum_: Any, valid: bool = True) -> MemberReport:
     ],
 )
 def test_R8_when_a_lighthouse_without_reports_starts(now: float, job: Any, decision: NothingToAdopt | float) -> None:
-    found = decide_restart(inputs(now, **job))
+    found = decided(now, **job)
     assert found == decision or (isinstance(found, Wait) and found.until == decision)
 
 
 def test_R8a_all_members_report_in_person_and_with_a_valid_lease() -> None:
-    assert decide_restart(inputs(reports={"a": report(OLD), "b": report(OLD)})) == Adopt(OLD)
-    assert isinstance(decide_restart(inputs(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
-    decision = decide_restart(inputs(reports={"a": report(OLD)}))
+    assert decided(reports={"a": report(OLD), "b": report(OLD)}) == Adopt(OLD)
+    assert isinstance(decided(reports={"a": report(OLD), "b": report(OLD, valid=False)}), Wait)
+    decision = decided(reports={"a": report(OLD)})
     assert "takes over quorum 10: waiting until b report with a valid lease" in decision.reason
     mixed = quorum(member("a"), member("theirs", library=""), id=10)
-    assert decide_restart(inputs(reports={"a": report(mixed)})) == Adopt(mixed)  # a peer's client need not report
+    assert decided(reports={"a": report(mixed)}) == Adopt(mixed)  # a peer's client need not report
 
 
 def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
-    decision = decide_restart(inputs(reports={"a": report(OLD), "b": report(NEW)}))
+    decision = decided(reports={"a": report(OLD), "b": report(NEW)})
     assert "quorum 11: waiting until c" in decision.reason
-    assert decide_restart(inputs(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)})) == Adopt(NEW)
+    assert decided(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)}) == Adopt(NEW)
 
 
 def test_R8a_who_has_not_received_it_vouches_too() -> None:
     """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
-    assert decide_restart(inputs(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
-    assert decide_restart(inputs(reports={"b": report(NEW), "c": MemberReport(None, lease_valid=False)})) == Adopt(NEW)
-    assert isinstance(decide_restart(inputs(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
-    assert decide_restart(inputs(reports={"b": MemberReport(None, lease_valid=False)})) == NothingToAdopt()
+    assert decided(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)}) == Adopt(NEW, (OLD,))
+    assert decided(reports={"b": report(NEW), "c": MemberReport(None, lease_valid=False)}) == Adopt(NEW)
+    assert isinstance(decided(reports={"b": report(OLD, valid=False), "c": report(NEW)}), Wait)
+    assert decided(reports={"b": MemberReport(None, lease_valid=False)}) == NothingToAdopt()
 
 
 def test_R8a_what_it_has_received_last_must_not_go_on_elsewhere() -> None:
     """Of quorum 10, which b holds, a is not here: another lighthouse may have let a follow it, and b never heard of it."""
-    assert isinstance(decide_restart(inputs(reports={"b": report(OLD), "c": report(NEW)})), Wait)
+    assert isinstance(decided(reports={"b": report(OLD), "c": report(NEW)}), Wait)
     before = quorum(member("z"), member("a"), id=9)
     told = {"a": report(before), "b": report(OLD), "c": report(NEW)}
-    assert isinstance(decide_restart(inputs(reports=told)), Wait)
-    assert decide_restart(inputs(reports={**told, "z": report(before)})) == Adopt(NEW, (OLD, before))
+    assert isinstance(decided(reports=told), Wait)
+    assert decided(reports={**told, "z": report(before)}) == Adopt(NEW, (OLD, before))
 
 
 def test_R8b_after_a_whole_lease_the_newest_report_is_taken() -> None:
-    assert decide_restart(inputs(121.0, reports={"a": report(OLD, valid=False)})) == Adopt(OLD)
-    assert decide_restart(inputs(121.0, reports={"c": report(NEW), "b": report(OLD)})) == Adopt(
-        NEW, ()
-    )  # older ones bind nobody
+    assert decided(121.0, reports={"a": report(OLD, valid=False)}) == Adopt(OLD)
+    older_bind_nobody = decided(121.0, reports={"c": report(NEW), "b": report(OLD)})
+    assert older_bind_nobody == Adopt(NEW, ())
 
 
 P3 = quorum(member("a"), member("b"), member("c"), id=12)
