@@ -81,7 +81,6 @@ class LighthouseShell:
         self.config = config  # settings of the machine
         self._journal = journal  # journal for the next lighthouse; None: no journal is written
         self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum, encoded once for all members
-        self._encoder = messages.QuorumEncoder()  # encodes members while they wait
         self.token = check_token(token)  # None: open to all
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
@@ -245,7 +244,7 @@ class LighthouseShell:
 
     def _encoded(self, quorum: Quorum) -> bytes:
         if self._bytes[0] != quorum.id:
-            self._bytes = (quorum.id, self._encoder.encode(quorum))
+            self._bytes = (quorum.id, messages.quorum_bytes(quorum))
         return self._bytes[1]
 
     def _tokens_of(self, quorum: Quorum) -> frozenset[str]:
@@ -350,12 +349,9 @@ class LighthouseShell:
         if session in self._sessions:
             if kind in ("ping", "pause"):
                 stream.send(_PONG)
-            event, newest = messages.up_to_event(session, up), self._bytes
-            self._feed(event)
+            self._feed(messages.up_to_event(session, up))
             if up.HasField("facts"):
                 self.recorder.record_moments(self._members[session][0], messages.FACTS.decode(up.facts))
-            if isinstance(event, m.Join) and newest is self._bytes:  # no quorum was issued, so this member waits
-                self._encoder.prepare(event.member)
             return
         if kind != "hello":
             raise RefusedError("The first message of a session must be hello.")

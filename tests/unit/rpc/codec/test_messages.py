@@ -120,13 +120,3 @@ def test_a_heartbeat_is_kept_within_reason() -> None:
     assert limits.check_heartbeat(1e9) == 3600.0
     with pytest.raises(RefusedError):
         limits.check_heartbeat(math.nan)
-
-
-def test_a_member_is_told_as_it_was_when_it_asked_last() -> None:
-    before, after = Member("a:1", state=State(1, 2)), Member("a:1", state=State(3, 4))
-    quorum = Quorum(9, 8, 7, (after, Member("b:1", handles=("x" * 300,))))
-    encoder = messages.QuorumEncoder()
-    for prepared in ([before], [before, after], list(quorum.members)):
-        for asks in prepared:
-            encoder.prepare(asks)
-        assert pb.Down.FromString(encoder.encode(quorum)).quorum == messages.QUORUM.encode(quorum)
