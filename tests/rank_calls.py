@@ -6,12 +6,12 @@ from typing import Any
 
 from torchft_x.core.messages.group import Ask, GroupVote, QuorumReply
 from torchft_x.core.types import State
-from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
+from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 
 
 def quorum(
-    target: GroupServer | GroupClient | LocalGroupClient,
+    target: GroupServer | GroupClient,
     *,
     state: State,
     timeout: float,
@@ -25,11 +25,10 @@ def quorum(
     """
     usual = timeout if patience > 0 else 0.0
     ask = Ask(target.next_call(), group_rank, state, usual=usual, **fields)
-    asked = None if isinstance(target, GroupClient) else target.shell.submit(ask)
-    return target.answer(ask, asked, timeout + patience)
+    return target.answer(ask, target.ask(ask), timeout + patience)
 
 
 def commit(server: GroupServer, quorum_id: int, step: int = 0) -> tuple[bool, str]:
     """Vote yes for all ranks of a group that doesn't vote with others. Return (whether it commits, why not)."""
-    reply = server.shell.vote(GroupVote(server.next_call(), step, quorum_id))
+    reply = server.vote(GroupVote(server.next_call(), step, quorum_id))
     return reply.commit, reply.reason

@@ -237,6 +237,7 @@ class ManagerServer:
         attempt_id: AttemptId | None = None,
         token: str | None = None,
     ) -> None:
+        del quorum_retries
         seconds(heartbeat_interval, "heartbeat_interval")  # only checked, because a session shows that the group lives
         self._server = GroupServer(
             replica_id=replica_id,
@@ -248,7 +249,6 @@ class ManagerServer:
             attempt_id=attempt_id,
             token=_token(token),
             connect_timeout=seconds(connect_timeout, "connect_timeout"),
-            quorum_retries=quorum_retries,
         )
 
     def __repr__(self) -> str:
@@ -258,7 +258,7 @@ class ManagerServer:
         return self._server.address()
 
     def shutdown(self) -> None:
-        self._server.shutdown()
+        self._server.close()
 
 
 class ManagerClient:

@@ -150,11 +150,12 @@ class Manager:
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
+        del quorum_retries
         end_with_a_sentence()  # for a refusal by the others that the script does not handle
         spare_loader_workers()
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
-            connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
+            connect_timeout=connect_timeout, lighthouse_addr=lighthouse_addr, port=port,
             hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
             min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
             straggler_timeout=straggler_timeout,

@@ -115,7 +115,7 @@ def test_a_leave_without_a_lighthouse_waits_for_nobody() -> None:
         server.shutdown()
         wait_for(lambda: not a.shell._stream.is_up, 10.0, "the session's end")
         ask = Asking(a, state=State(1, 1), timeout=scaled(60.0), patience=scaled(60.0))
-        left = threading.Thread(target=a.shutdown)
+        left = threading.Thread(target=a.close)
         left.start()
         left.join(scaled(2.0))
         assert not left.is_alive()

@@ -20,7 +20,7 @@ def options(rank: int) -> Options:
     """Return the options of a Manager that is never made."""
     return Options(
         replica_id="7", group_rank=rank, group_world_size=rank + 1, timeout=60.0, quorum_timeout=60.0, quorum_patience=0.0,
-        connect_timeout=60.0, quorum_retries=0, lighthouse="http://127.0.0.1:1", port=0, host="127.0.0.1",
+        connect_timeout=60.0, lighthouse="http://127.0.0.1:1", port=0, host="127.0.0.1",
         store_host="127.0.0.1", store_port=1, agent_store=False, restart_count=0, token=None, attempt=3,
         attempt_token="",
         run_dir=None, min_replica_size=1,

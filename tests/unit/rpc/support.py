@@ -18,7 +18,7 @@ from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
+from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.supervisor.client import SupervisorClient
@@ -45,7 +45,7 @@ def group(name: str, lighthouse_address: str, **kwargs: Any) -> Iterator[GroupSe
     try:
         yield server
     finally:
-        server.shutdown()
+        server.close()
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def attempt_id(number: int = 0, token: str = "") -> AttemptId:
 class Asking(threading.Thread):
     """One quorum request on a thread. `result` returns the reply, or raises the error of the request."""
 
-    def __init__(self, target: GroupServer | GroupClient | LocalGroupClient, rank: int = 0, **kwargs: Any) -> None:
+    def __init__(self, target: GroupServer | GroupClient, rank: int = 0, **kwargs: Any) -> None:
         super().__init__(daemon=True)
         self._target = target
         usual = {"state": State(), "timeout": scaled(10.0), "reason": JoinReason.NEW}

@@ -32,8 +32,6 @@ class GroupConfig:
     library: str = ""
     """Library and version, ``torchft_x/<version>``. It decides which members may heal from each other."""
     attempt_id: AttemptId = AttemptId()
-    data: str = ""
-    """JSON object that is handed to the other members, or empty."""
     boot_id: str = ""
     """Boot id of this host. With it a refused connect proves this attempt's death to a lighthouse on the same host."""
     runs_on: bool = False
@@ -76,7 +74,6 @@ def make_join(
         world_size=config.world_size,
         shrink_only=any(a.shrink_only for a in ordered),
         commit_failures=max(a.commit_failures for a in ordered),
-        data=config.data,
         handles=handles if any(handles) else (),
         library=config.library,
         prepared=two_phase.prepared,

@@ -1,4 +1,4 @@
-"""A rank's clients of its group server: over a socket, or without one in the server's own process."""
+"""A client of the group server, for ranks other than 0. Rank 0 has `server.GroupServer` in its own process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from torchft_x.core.types import Quorum
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
-from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
-from torchft_x.rpc.group.shell import FactsSource
+from torchft_x.rpc.group.shell import FactsSource, OnEnd, OnRevoked
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
@@ -117,9 +116,6 @@ class GroupClient:
         args = (on_revoked, on_end)
         threading.Thread(target=self._watch, args=args, name="torchft_x-watch", daemon=True).start()
 
-    def leave(self, *, early: bool = False) -> None:
-        """Do nothing: rank 0, which owns the group server, leaves for the group."""
-
     def pause(self, seconds: float, reason: str) -> None:
         """Do nothing: rank 0 announces the group's pauses, because only its silence is the group's."""
 
@@ -135,7 +131,8 @@ class GroupClient:
 
         A probe tries other groups' servers, and rank 0 is connected to their hosts, too."""
 
-    def close(self) -> None:
+    def close(self, *, early: bool = False) -> None:
+        """Close the connection. Rank 0, which owns the group server, leaves for the group."""
         self._closed.set()
         for call in self._watches:
             call.cancel()
@@ -187,40 +184,3 @@ class GroupClient:
         except Exception:
             log.exception("a callback of the watch failed")
         return kind in ("fenced", "refused")
-
-
-class LocalGroupClient:
-    """Rank 0's client, in the group server's process: the interface of `GroupClient`, without a socket.
-
-    The calls of each step (`ask`, `vote`) are the shell's own methods, without a layer in between.
-    """
-
-    def __init__(self, server: GroupServer, *, token: str | None = None) -> None:
-        self._server = server  # closed by close()
-        self._token = check_token(token)  # sent to other groups' servers
-        self.address = server.address()  # address of the group server
-        self.shell = server.shell
-        self.next_call = server.next_call
-        self.ask = server.shell.submit
-        self.answer = server.answer
-        self.vote = server.shell.vote
-        self.watch = server.watch
-        self.pause = server.pause
-        self.suspect = server.suspect
-        self.story = server.shell.story
-
-    def report_facts(self, facts: FactsSource) -> None:
-        self._server.shell.facts = facts
-
-    def __repr__(self) -> str:
-        return f"LocalGroupClient({self._server!r})"
-
-    def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
-        return fetch_checkpoint_metadata(address, rank, timeout, self._token)
-
-    def leave(self, *, early: bool = False) -> None:
-        """Leave gracefully. At a step boundary the other groups lose nothing. `early`: see `GroupServer.shutdown`."""
-        self._server.shutdown(early=early)
-
-    def close(self) -> None:
-        self._server.shutdown()

@@ -17,14 +17,17 @@ from typing import Any
 import grpc.aio
 
 from torchft_x import env
+from torchft_x._version import __version__
+from torchft_x.core.group.join import GroupConfig
 from torchft_x.core.messages import group as m
-from torchft_x.core.messages.group import QuorumReply
+from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.types import AttemptId
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.group import liveness_socket
+from torchft_x.rpc.group.client import fetch_checkpoint_metadata
 from torchft_x.rpc.group.service import GroupService
-from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
+from torchft_x.rpc.group.shell import FactsSource, GroupShell, OnEnd, OnRevoked, Push
 from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
 from torchft_x.rpc.transport.notifier import Notifier
 from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
@@ -34,23 +37,15 @@ from torchft_x.timing import TIMING
 log = logging.getLogger(__name__)
 
 
-OnRevoked = Callable[[int, tuple[str, ...], str, bool], None]
-"""Called with (quorum id, lost replica ids, reason, whether they left gracefully) to release that quorum's collectives
-at once."""
-OnEnd = Callable[[str, bool], None]
-"""Called with (sentence, fenced) when this group must stop."""
-
-
 class GroupServer:
-    """Server of one group. It maintains the group's session with the lighthouse.
+    """Server of one group, and rank 0's client of it. It maintains the group's session with the lighthouse.
 
     `replica_id`: ``<group id>:<nonce>``. `lighthouse`: one address, or several with commas (`rpc.transport.resolve`).
     `host`: name or address by which others reach this process. `bind`: ``host:port`` to listen on, port 0 for any.
     `store_address`: the group's TCPStore, reported to other groups. `connect_timeout`: seconds within which the first
-    session must be established. `quorum_retries` is accepted for torchft's callers and ignored, because a broken
-    session reconnects by itself. `on_kill(message)` carries out a Kill with the token; by default the process exits
-    with 1, as torchft's does. `runs_on`: inside a grant, steps begin without the lighthouse. `commit_vote`: the group
-    votes with the others before it commits; it must be equal in all groups.
+    session must be established; a broken one reconnects by itself. `on_kill(message)` carries out a Kill with the token;
+    by default the process exits with 1, as torchft's does. `runs_on`: inside a grant, steps begin without the
+    lighthouse. `commit_vote`: the group votes with the others before it commits; it must be equal in all groups.
 
     Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
     """
@@ -67,26 +62,13 @@ class GroupServer:
         attempt_id: AttemptId | None = None,
         token: str | None = None,
         connect_timeout: float = 60.0,
-        quorum_retries: int = 0,
         boot_id: str | None = None,
         on_kill: Callable[[str], None] | None = None,
         runs_on: bool = False,
         commit_vote: bool = False,
     ) -> None:
-        del quorum_retries
-        lighthouses = find_lighthouses(lighthouse)
-        settings = GroupSettings(
-            replica_id=replica_id,
-            lighthouses=lighthouses,
-            seek=_seek(lighthouse),
-            store_address=store_address,
-            world_size=world_size,
-            attempt_id=attempt_id or AttemptId(started=time.time()),
-            token=check_token(token),
-            boot_id=grpc_options.boot_id() if boot_id is None else boot_id,
-            runs_on=runs_on,
-            commit_vote=commit_vote,
-        )
+        lighthouses, seek = find_lighthouses(lighthouse), _seek(lighthouse)
+        self._token = check_token(token)  # sent to the lighthouse and to other groups' servers
         self.replica_id = replica_id
         self.world_size = world_size  # number of ranks of the group
         self._ids = itertools.count(1)  # call numbers; `next` is atomic
@@ -96,7 +78,22 @@ class GroupServer:
         self._service: GroupService
         self._server: grpc.aio.Server
         where = parse_address(bind, what="bind address") if bind else Address(any_host(), 0)
-        start = self._start(settings, where, host, on_kill or _exit, connect_timeout)
+
+        def shell(address: str) -> GroupShell:
+            config = GroupConfig(
+                replica_id=replica_id,
+                address=address,
+                store_address=store_address,
+                world_size=world_size,
+                library=f"torchft_x/{__version__}",
+                attempt_id=attempt_id or AttemptId(started=time.time()),
+                boot_id=grpc_options.boot_id() if boot_id is None else boot_id,
+                runs_on=runs_on,
+                commit_vote=commit_vote,
+            )
+            return GroupShell(config, lighthouses, self._token, self._push, seek)
+
+        start = self._start(shell, where, host, on_kill or _exit, connect_timeout)
         loop.call(start, connect_timeout + 10.0, "starting the group server")
 
     def __repr__(self) -> str:
@@ -104,23 +101,28 @@ class GroupServer:
 
     def address(self) -> str:
         """Return the ``http://host:port`` by which other groups and ranks reach this server."""
-        return self.shell.address
+        return self.shell.config.address
 
     async def _start(
-        self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
+        self,
+        make_shell: Callable[[str], GroupShell],
+        bind: Address,
+        host: str | None,
+        on_kill: Callable[[str], None],
+        timeout: float,
     ) -> None:
         options = grpc_options.server_options(
-            guarded=settings.token is not None,
-            connections=descriptor_limits.for_group(descriptor_limits.raise_limit(), settings.world_size),
+            guarded=self._token is not None,
+            connections=descriptor_limits.for_group(descriptor_limits.raise_limit(), self.world_size),
         )
-        server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=options)
+        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
         liveness_socket.end()
         try:
             what = f"The group server ({env.MANAGER_PORT})" if bind.port else "The group server"
             port = grpc_options.listen(server, bind, what)
             address = grpc_options.advertised(bind, port, host)
-            self.shell = GroupShell(settings, address.url, self._push)
-            self._service = GroupService(self.shell, self._ids, on_kill)
+            self.shell = make_shell(address.url)
+            self._service = GroupService(self.shell, self._ids, on_kill, guarded=self._token is not None)
             server.add_generic_rpc_handlers(self._service.handlers())
             await server.start()
             self._server = server
@@ -129,7 +131,7 @@ class GroupServer:
             await server.stop(None)
             raise
 
-    def shutdown(self, *, early: bool = False) -> None:
+    def close(self, *, early: bool = False) -> None:
         """Leave gracefully and free the port. The group can't commit after this. May be called twice.
 
         `early`: the training isn't finished. Without it, no group starts the training again before this process has
@@ -138,7 +140,7 @@ class GroupServer:
         if self._closed:
             return
         self._closed = True
-        supervised = bool(self.shell.settings.attempt_id.token)  # True: the supervisor reports this process's end
+        supervised = bool(self.shell.config.attempt_id.token)  # True: the supervisor reports this process's end
         lingers = "" if early or supervised else liveness_socket.begin(self.address())
 
         async def stop() -> None:
@@ -158,8 +160,15 @@ class GroupServer:
         """Return the `call` number of an event."""
         return next(self._ids)
 
+    def ask(self, ask: m.Ask) -> QuorumReply | concurrent.futures.Future[Any]:
+        """Take rank 0's ask. Return what `answer` takes as `asked`: the answer if there is one at once."""
+        return self.shell.submit(ask)
+
+    def vote(self, vote: m.GroupVote | m.CrossVoteEnded) -> VoteReply:
+        return self.shell.vote(vote)
+
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
-        """Return the answer to `ask`, for which `GroupShell.submit` gave `asked`.
+        """Return the answer to `ask`.
 
         Raises `DeadlineError` after `timeout` seconds, which names the missing ranks, groups or lighthouse, and the
         errors of `GroupClient.answer`.
@@ -184,6 +193,18 @@ class GroupServer:
             raise DeadlineError(f"The group server's own loop did not react for {TIMING.late_loop:g} s.")
         reply: QuorumReply = asked.result()  # it may have come at the last moment
         return reply
+
+    def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
+        """Return where rank `rank` of the group whose server is at `address` serves its state."""
+        return fetch_checkpoint_metadata(address, rank, timeout, self._token)
+
+    def story(self) -> list[str]:
+        """Return the group's recent decisions and their reasons."""
+        return self.shell.story()
+
+    def report_facts(self, facts: FactsSource) -> None:
+        """Let the lighthouse have these facts about the group."""
+        self.shell.facts = facts
 
     def offer_hub(self, contact: bytes) -> None:
         """Set the address and secret with which rank 0 receives votes, for ranks that ask (`GroupClient.hub`)."""

@@ -30,10 +30,13 @@ MAX_WATCHERS = limits.MAX_RANKS
 class GroupService:
     """gRPC handlers of one `GroupShell`. They run on the loop's thread."""
 
-    def __init__(self, shell: GroupShell, ids: itertools.count[int], on_kill: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, shell: GroupShell, ids: itertools.count[int], on_kill: Callable[[str], None], *, guarded: bool
+    ) -> None:
         self._shell = shell
         self._ids = ids  # call numbers, shared with the direct calls of rank 0
-        self._on_kill = on_kill  # carries out Kill; None: Kill is refused
+        self._on_kill = on_kill  # carries out Kill
+        self._guarded = guarded  # whether the run has a token, without which Kill is refused
         self._watchers: set[Stream] = set()  # one stream per rank that watches
         self.hub = b""  # where rank 0 receives the votes of the group's ranks; empty: not known yet
         self._encoded: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for all ranks
@@ -76,7 +79,7 @@ class GroupService:
                 context.set_trailing_metadata(((grpc_options.PAUSED_KEY, "1"),))
             raise
         if not p.ours:
-            who = self._shell.settings.replica_id
+            who = self._shell.config.replica_id
             plan = heal.plan(reply.quorum, who, ask.rank, init_sync=p.init_sync, base=reply.base)
             return ranks.plan_bytes(plan)
         left = max(0.0, reply.lease_until - time.monotonic())
@@ -104,15 +107,13 @@ class GroupService:
 
     async def _hub(self, _request: bytes, _context: Any) -> bytes:
         if not self.hub:
-            raise RefusedError(f"{self._shell.settings.replica_id} has no address for its ranks' votes.")
+            raise RefusedError(f"{self._shell.config.replica_id} has no address for its ranks' votes.")
         return self.hub
 
     async def _kill(self, request: bytes, _context: Any) -> bytes:
         message = messages.parse(peer_pb.KillRequest, request, "request").msg
-        if self._shell.settings.token is None:
+        if not self._guarded:
             raise RefusedError("Kill needs a token, and this run has none; set TORCHFT_X_TOKEN for all of it.")
-        if self._on_kill is None:
-            raise RefusedError("This group server takes no Kill.")
         self._on_kill(limits.clean(message[:200]))
         return b""
 

@@ -15,17 +15,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torchft_x._version import __version__
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.messages.lighthouse import Join, Leave, Paused, Progress, Suspected
-from torchft_x.core.types import AttemptId, group_of
+from torchft_x.core.types import group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.observe.view.facts import Facts
@@ -37,7 +35,6 @@ from torchft_x.rpc.transport.token import metadata
 
 log = logging.getLogger(__name__)
 
-LIBRARY = f"torchft_x/{__version__}"
 TICK = 0.1
 """Seconds between two `Tick` events of the machine."""
 
@@ -47,6 +44,13 @@ TELL_SOON, TELL = 0.3, 2.0
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
 Call = m.Ask | m.Vote
 Push = m.QuorumRevoked | m.PushEnd
+
+
+OnRevoked = Callable[[int, tuple[str, ...], str, bool], None]
+"""Called with (quorum id, lost replica ids, reason, whether they left gracefully) to release that quorum's collectives
+at once."""
+OnEnd = Callable[[str, bool], None]
+"""Called with (sentence, fenced) when this group must stop."""
 
 
 class FactsSource(Protocol):
@@ -59,44 +63,23 @@ class FactsSource(Protocol):
         """Return the new facts, or None. It runs on the loop, so it must be quick. `now`: monotonic seconds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupSettings:
-    """A group server's settings."""
-
-    replica_id: str
-    lighthouses: tuple[Address, ...]
-    store_address: str
-    world_size: int
-    attempt_id: AttemptId
-    token: str | None
-    boot_id: str
-    runs_on: bool
-    commit_vote: bool
-    seek: Callable[[], Sequence[Address]] | None = None
-    """Returns the lighthouses' present addresses, see `ReconnectingStream`."""
-
-
 class GroupShell:
     """Shell of one group's machine. Delivers events to it and carries out its effects.
 
     `on_push` is called with an event that every rank must know at once: a `QuorumRevoked` or the final `PushEnd`.
     """
 
-    def __init__(self, settings: GroupSettings, address: str, on_push: Callable[[Push], None]) -> None:
-        self.settings = settings
-        self.address = address  # address by which others reach the group server
+    def __init__(
+        self,
+        config: GroupConfig,
+        lighthouses: Sequence[Address],
+        token: str | None,
+        on_push: Callable[[Push], None],
+        seek: Callable[[], Sequence[Address]] | None,
+    ) -> None:
+        """Prepare a session to one of the `lighthouses`. `seek`: as of `ReconnectingStream`."""
+        self.config = config
         self._on_push = on_push
-        config = GroupConfig(
-            replica_id=settings.replica_id,
-            address=address,
-            store_address=settings.store_address,
-            world_size=settings.world_size,
-            library=LIBRARY,
-            attempt_id=settings.attempt_id,
-            boot_id=settings.boot_id,
-            runs_on=settings.runs_on,
-            commit_vote=settings.commit_vote,
-        )
         self._loop = asyncio.get_running_loop()  # carries out the effects
         self._lock = threading.Lock()  # guards _machine, _effects, _calls, _ranks; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())
@@ -128,10 +111,8 @@ class GroupShell:
         )
         self._ping = ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{grpc_options.SESSION}/Session"
-        first, *others = settings.lighthouses
-        self._stream = ReconnectingStream(
-            first, method, metadata(settings.token), ping, callbacks, others=others, seek=settings.seek
-        )
+        first, *others = lighthouses
+        self._stream = ReconnectingStream(first, method, metadata(token), ping, callbacks, others=others, seek=seek)
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `open`
 
     # --- start and end ----------------------------------------------------------------------------------------------
@@ -269,8 +250,8 @@ class GroupShell:
         metadata = self._machine.metadata(rank)
         if metadata is None:
             raise RefusedError(
-                f"Rank {rank} of {self.settings.replica_id} has not told where it serves its state; "
-                f"the group has {self.settings.world_size} ranks."
+                f"Rank {rank} of {self.config.replica_id} has not told where it serves its state; "
+                f"the group has {self.config.world_size} ranks."
             )
         return metadata
 
@@ -288,11 +269,11 @@ class GroupShell:
         """Return a phrase that names the ranks of this group without an open call; '' if all have one."""
         with self._lock:
             there = set(self._ranks.values())
-        missing = sorted(set(range(self.settings.world_size)) - there)
+        missing = sorted(set(range(self.config.world_size)) - there)
         if not missing:
             return ""
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-        return f"group rank {ranks} of {self.settings.world_size} has not {done}; "
+        return f"group rank {ranks} of {self.config.world_size} has not {done}; "
 
     # --- events in, effects out ---------------------------------------------------------------------------------------
 

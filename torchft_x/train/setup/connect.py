@@ -32,7 +32,7 @@ from torchft_x.core.training.memory_checkpoint import newest_common
 from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
-from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
+from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
@@ -58,7 +58,7 @@ class GroupConnection:
     """A rank's connections within its group. Agrees with the other ranks through the group's store."""
 
     replica_id: str
-    client: GroupClient | LocalGroupClient
+    client: GroupClient | GroupServer
     options: Options
     link: LighthouseLink
     store: dist.Store | None = None  # the group's store, if the group has several ranks
@@ -83,8 +83,7 @@ class GroupConnection:
                     self._wait_for_ranks(self.store)
             except RuntimeError as e:
                 logger.debug("the group's store is gone: %s", e)
-        self.client.leave(early=early)
-        self.client.close()
+        self.client.close(early=early)
         if self.meeting is not None:
             self.meeting.close()
         for end in (self.hub, self.spoke):
@@ -190,7 +189,6 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
             attempt_id=AttemptId(options.attempt, time.time(), options.attempt_token),
             token=options.token,
             connect_timeout=options.connect_timeout,
-            quorum_retries=options.quorum_retries,
             runs_on=True,
             commit_vote=options.commit_vote,
         )
@@ -201,7 +199,7 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
                 hub = Hub(options.host, options.group_world_size)
                 server.offer_hub(hub.contact)
         except TorchftXError:
-            server.shutdown()
+            server.close()
             raise
     except TorchftXError as e:
         if store is not None:
@@ -210,10 +208,9 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
     if store is not None:
         said = {"address": server.address(), "replica_id": replica_id, "others_train": str(int(server.others_train))}
         _tell(store, f"{keys}/group", said, options.token)
-    client = LocalGroupClient(server, token=options.token)
     return GroupConnection(
         replica_id,
-        client,
+        server,
         options,
         server.shell,
         store,

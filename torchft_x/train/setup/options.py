@@ -37,8 +37,6 @@ class Options:
     """Further seconds while something is heard about the wait (core.group.quorum_deadline); 0 if quorum_timeout is set."""
     connect_timeout: float
     """TORCHFT_CONNECT_TIMEOUT_SEC: limit for connecting to the store, the group server and the lighthouse."""
-    quorum_retries: int
-    """TORCHFT_QUORUM_RETRIES: passed to the group server."""
     lighthouse: str | None
     """TORCHFT_LIGHTHOUSE: address of the lighthouse; needed on group rank 0 only."""
     port: int
@@ -125,7 +123,6 @@ def resolve(
     timeout: Seconds | None,
     quorum_timeout: Seconds | None,
     connect_timeout: Seconds | None,
-    quorum_retries: int | None,
     lighthouse_addr: str | None,
     port: int | None,
     hostname: str | None,
@@ -161,7 +158,6 @@ def resolve(
         quorum_timeout=span(quorum_timeout, env.QUORUM_TIMEOUT),
         quorum_patience=PATIENCE if quorum_limit is None else 0.0,
         connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
-        quorum_retries=number(quorum_retries, env.QUORUM_RETRIES, 0),
         lighthouse=lighthouse,
         port=number(port, env.MANAGER_PORT, 0),
         host=net.advertise_host(hostname, environ, towards=lighthouse),

@@ -22,7 +22,7 @@ for step in range(40):
     assert rank_calls.commit(server, quorum.id, step)[0]
     state = State(step + 1, quorum.id)
 assert codes == [0] * 40, codes
-server.shutdown()
+server.close()
 lighthouse.shutdown()
 """
 

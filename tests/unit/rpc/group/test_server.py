@@ -28,7 +28,6 @@ from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import AddressError, DeadlineError, FencedError, RefusedError, TokenError, UnreachableError
 from torchft_x.rpc.coordination import LighthouseServer, ManagerClient
-from torchft_x.rpc.group.client import LocalGroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
@@ -53,7 +52,7 @@ def test_two_groups_step_together() -> None:
             ids.add((quorum.id, quorum.config_id))
         assert len(ids) == 5  # an id is never used twice ...
         assert len({config for _, config in ids}) == 1  # ... and the process groups stay
-        assert LocalGroupClient(a).checkpoint_metadata(b.address(), 0, 5.0) == "m4"
+        assert a.checkpoint_metadata(b.address(), 0, 5.0) == "m4"
 
 
 def test_all_ranks_of_a_group_get_the_same_quorum_and_vote() -> None:
@@ -124,8 +123,8 @@ def test_a_graceful_leave_loses_no_step() -> None:
         first = asks[0].result().quorum
         asks[1].result()
         assert commit(b, first.id)[0]
-        LocalGroupClient(b).leave()
-        b.shutdown()  # twice does no harm
+        b.close()
+        b.close()  # twice does no harm
         assert commit(a, first.id)[0]
         state = State(1, first.id)
         assert members(Asking(a, state=state, reason=JoinReason.BOUNDARY).result()) == ["a:1"]
@@ -148,7 +147,7 @@ def test_a_closed_server_answers_open_calls() -> None:
     with lighthouse(2) as lh, group("a:1", lh.address()) as a:
         ask = Asking(a)
         wait_for(lambda: asking(lh), what="the join to arrive")
-        a.shutdown()
+        a.close()
         with pytest.raises(RefusedError, match="leaving"):
             ask.result()
 

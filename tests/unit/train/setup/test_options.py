@@ -12,7 +12,7 @@ from torchft_x.train.setup.options import Options, resolve
 
 NOTHING: dict[str, Any] = dict.fromkeys(
     [
-        "replica_id", "rank", "world_size", "timeout", "quorum_timeout", "connect_timeout", "quorum_retries",
+        "replica_id", "rank", "world_size", "timeout", "quorum_timeout", "connect_timeout",
         "lighthouse_addr", "port", "hostname", "store_addr", "store_port", "token",
     ]
 ) | {"min_replica_size": 1}  # fmt: skip

@@ -12,7 +12,6 @@ from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import Asking, group
 from tests.util import wait_for
 from torchft_x.observe.facts_collector import FactsCollector
-from torchft_x.rpc.group.client import LocalGroupClient
 
 
 def samples(page: Served) -> dict[tuple[str, frozenset[str]], float]:
@@ -55,7 +54,7 @@ def test_what_a_group_tells_of_itself() -> None:
     none: frozenset[str] = frozenset()
     telling = FactsCollector(lambda: (3, 10))
     with served() as page, group("0:x", page.address, token=TOKEN) as a:
-        LocalGroupClient(a, token=TOKEN).report_facts(telling)
+        a.report_facts(telling)
         now = time.monotonic()
         for name, fields in (
             ("commit", {"quorum": 1, "participants": 1, "duration": 0.03, "reduction": 0.004}),
