@@ -141,7 +141,7 @@ class GroupNode:
                        " torn" if member.torn else "")  # fmt: skip
             world.checker.on_join(self, member)
             self.uplink.send(effect)
-        elif isinstance(effect, gm.AnswerQuorum):
+        elif isinstance(effect, gm.QuorumReply):
             if effect.commit is not None:
                 world.note(self.replica_id, "commits {} late", effect.commit.state)
                 world.checker.on_late(self, effect.quorum, effect.commit)
@@ -155,7 +155,7 @@ class GroupNode:
         elif isinstance(effect, lm.Leave):
             world.note(self.replica_id, "leaves at {}", effect.state)
             self.uplink.send(effect)
-        elif isinstance(effect, gm.QuorumRevoked):
+        elif isinstance(effect, lm.RevokeQuorum):
             for rank in self.ranks:
                 self.tell(rank, rank.failures.on_over, effect.quorum_id, effect.lost, effect.reason)
         elif isinstance(effect, gm.PushEnd):
@@ -212,7 +212,7 @@ class GroupNode:
         """
         event = self._ask(rank, terms)
         effects = self._on_ask(event)
-        on = any(isinstance(e, gm.AnswerQuorum) and event.call in e.calls and e.base is not None for e in effects)
+        on = any(isinstance(e, gm.QuorumReply) and event.call in e.calls and e.base is not None for e in effects)
         self._carry_out_all(effects)
         return event.call, on
 
@@ -266,7 +266,7 @@ class GroupNode:
         self.feed(gm.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
-        if isinstance(message, (gm.QuorumRevoked, gm.GrantArrived, gm.FencedArrived, gm.RefusedArrived)):
+        if isinstance(message, (lm.RevokeQuorum, lm.Extend, lm.Fence, lm.Refuse)):
             self.feed(message)
         elif isinstance(message, lm.SendWaits):
             self.deadline.waits(message.reason, message.pauses, self._clock_now)

@@ -84,10 +84,9 @@ class Hub:
                 tuple(v.digest for v in votes), mine.contributors, any(v.broken for v in votes),
             )
         )  # fmt: skip
-        if isinstance(answer, m.AnswerPrepared):
-            self._prepared(answer.vote)
+        if answer.prepared:
+            self._prepared(answer.row)
         else:
-            assert isinstance(answer, m.AnswerVote)
             self._decide(mine, answer.commit, answer.reason, undecided=False)
 
     def _prepared(self, vote: CrossVote | None) -> None:
@@ -103,12 +102,12 @@ class Hub:
         mine = self._crossing
         assert mine is not None, "it was prepared"
         answer = self._feed(m.CrossVoteEnded(self._node.world.next_id(), mine.step, mine.quorum, passed))
-        assert isinstance(answer, m.AnswerVote)
         self._decide(mine, answer.commit, answer.reason, undecided=undecided and not answer.commit)
 
-    def _feed(self, event: m.GroupVote | m.CrossVoteEnded) -> m.GroupEffect:
+    def _feed(self, event: m.GroupVote | m.CrossVoteEnded) -> m.VoteReply:
         """Return the group machine's answer, which is the only effect."""
         (answer,) = self._node.handle(event)
+        assert isinstance(answer, m.VoteReply)
         return answer
 
     def _decide(self, vote: RankVote, commit: bool, reason: str, *, undecided: bool, but: int | None = None) -> None:

@@ -20,7 +20,6 @@ from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
@@ -211,15 +210,14 @@ class LighthouseNode:
                 note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
                      self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip
                 self.world.checker.on_over(effect.quorum_id)
-                self._send(effect.sessions, gm.QuorumRevoked(effect.quorum_id, effect.lost, effect.reason))
+                self._send(effect.sessions, effect)
             elif isinstance(effect, lm.Extend):
                 self.book.joins.pop(effect.session, None)  # the grant answers the open join, if there is one
-                self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
-                                                             effect.number))  # fmt: skip
+                self._send((effect.session,), effect)
             elif isinstance(effect, lm.Fence):
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
                 self.book.drop(effect.session)
-                self._send((effect.session,), gm.FencedArrived(effect.by), last=True)
+                self._send((effect.session,), effect, last=True)
             elif isinstance(effect, lm.CloseSession):
                 self._end(effect.session)
             elif isinstance(effect, lm.Refuse):
@@ -285,7 +283,7 @@ class LighthouseNode:
             self.world.checker.hopeless.add(group_of(self.members[effect.session]))
         if effect.session is not None:
             self.book.drop(effect.session)
-            self._send((effect.session,), gm.RefusedArrived(effect.sentence), last=True)
+            self._send((effect.session,), effect, last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None and effect.call is not None:
             self.book.calls.pop(effect.call, None)  # by its number, as its caller may have died since

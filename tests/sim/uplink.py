@@ -13,7 +13,7 @@ from tests.sim.base import Process
 from tests.sim.network import Stream
 from torchft_x.core.group import lighthouse_choice
 from torchft_x.core.group.lighthouse_choice import FailoverPolicy
-from torchft_x.core.messages.group import FencedArrived, RefusedArrived
+from torchft_x.core.messages.lighthouse import Fence, Refuse
 from torchft_x.rpc.transport.streams.session import Keepalive
 from torchft_x.timing import TIMING
 
@@ -128,7 +128,7 @@ class Uplink:
         if stream is not self.stream:
             return
         self._silent = 0
-        if isinstance(message, (FencedArrived, RefusedArrived)):
+        if isinstance(message, (Fence, Refuse)):
             stream.finish(self.process, "refused")
             self._closing = True
             self.stream, self.standing = None, False

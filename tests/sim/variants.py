@@ -35,8 +35,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
-from torchft_x.core.messages.group import GrantArrived
-from torchft_x.core.messages.lighthouse import CloseSession, Join
+from torchft_x.core.messages.lighthouse import CloseSession, Extend, Join
 from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
@@ -205,7 +204,7 @@ def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> 
     return _send_join(self, now, new_session=new_session)
 
 
-def _grant_is_final(self: Group, grant: GrantArrived, now: float) -> list[Any]:
+def _grant_is_final(self: Group, grant: Extend, now: float) -> list[Any]:
     return self._run_on(now) if self._held_quorum.extend(grant) else []
 
 

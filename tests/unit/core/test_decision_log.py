@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.unit.core.scene import member
 from torchft_x.core.decision_log import KEPT, Decision, after, story
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.group import Ask, FencedArrived
+from torchft_x.core.messages.group import Ask
 from torchft_x.core.messages.job import SupervisorHere
-from torchft_x.core.messages.lighthouse import Heartbeat, UnaryJoin
+from torchft_x.core.messages.lighthouse import Fence, Heartbeat, UnaryJoin
 from torchft_x.core.types import State
 
 
@@ -23,8 +23,8 @@ def test_a_line_says_when_why_and_what() -> None:
 
 
 def test_a_cause_names_whom_the_event_is_about() -> None:
-    events = [Heartbeat("p:1"), UnaryJoin(1, member("p:2")), SupervisorHere("g", "host"), FencedArrived("g:2")]
+    events = [Heartbeat("p:1"), UnaryJoin(1, member("p:2")), SupervisorHere("g", "host"), Fence("g:2")]
     kept: tuple[Decision, ...] = ()
     for event in events:
         kept = after(kept, 0.0, event, "")
-    assert [d.cause for d in kept] == ["Heartbeat of p:1", "UnaryJoin of p:2", "SupervisorHere of g", "FencedArrived"]
+    assert [d.cause for d in kept] == ["Heartbeat of p:1", "UnaryJoin of p:2", "SupervisorHere of g", "Fence"]

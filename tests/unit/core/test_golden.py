@@ -115,11 +115,11 @@ class Player:
                 to = [f"sessions {_list(sessions)}"] * bool(sessions) + [f"calls {_list(calls)}"] * bool(calls)
                 head = f"issue q{quorum.number} {quorum.id} config {quorum.config_id} through step"
                 text = f"{head} {quorum.granted_through} to {' and '.join(to)}: {members}"
-            case RevokeQuorum(sessions, quorum_id, lost, reason):
+            case RevokeQuorum(quorum_id, lost, reason, sessions=sessions):
                 text = f"over {quorum_id} to sessions {_list(sessions)}, lost {_list(lost) or 'nobody'}: {reason}"
-            case SendWaits(sessions, reason):
+            case SendWaits(reason, sessions=sessions):
                 text = f"waits, to sessions {_list(sessions)}: {reason}"
-            case Fence(session, by):
+            case Fence(by, session):
                 text = f"fence session {session} by {by}"
             case Refuse(sentence, session, call):
                 text = f"refuse {f'session {session}' if session is not None else f'call {call}'}: {sentence}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.core.scene import OURS, Scene, issued, member, of, overs, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
-from torchft_x.core.messages.group import AnswerVote, Ask, GroupVote, QuorumArrived, SessionDown, SessionUp
+from torchft_x.core.messages.group import Ask, GroupVote, QuorumArrived, SessionDown, SessionUp, VoteReply
 from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
 from torchft_x.core.types import AttemptId, JoinReason, State
 
@@ -51,7 +51,7 @@ def test_R13_the_lease_is_checked_at_the_commit() -> None:
     group = asking()
     group.handle(QuorumArrived(quorum(member("a:1"))), 0.0)
     group.handle(SessionDown("cut off"), 1.0)
-    (answer,) = of(AnswerVote, group.handle(GroupVote(2, 0, 7), 120.1))  # has reduced; the lease ended meanwhile
+    (answer,) = of(VoteReply, group.handle(GroupVote(2, 0, 7), 120.1))  # has reduced; the lease ended meanwhile
     assert not answer.commit
 
 
@@ -66,7 +66,7 @@ def test_R13_no_member_commits_when_a_new_lineage_may_begin() -> None:
     s.arrive("b:1")
     while not issued(s.wait(0.1, alive=("b:1",))):
         pass
-    (answer,) = of(AnswerVote, group.handle(GroupVote(2, 0, first.id), s.now))
+    (answer,) = of(VoteReply, group.handle(GroupVote(2, 0, first.id), s.now))
     assert not answer.commit
 
 

@@ -12,13 +12,12 @@ import hashlib
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages.group import (
-    AnswerPrepared,
-    AnswerVote,
     CrossVoteEnded,
     FailCalls,
     GroupEffect,
     GroupVote,
     Vote,
+    VoteReply,
 )
 from torchft_x.core.types import Prepared, Quorum
 
@@ -26,8 +25,9 @@ from torchft_x.core.types import Prepared, Quorum
 _CARRIED = 256
 
 
-def _no(call: int, reason: str) -> AnswerVote:
-    return AnswerVote((call,), False, reason)
+def _decided(call: int, why: str) -> VoteReply:
+    """Return the answer to a call: yes, or no with the reason `why`."""
+    return VoteReply(not why, why, calls=(call,))
 
 
 class Ballot:
@@ -56,7 +56,7 @@ class Ballot:
     def vote(self, vote: Vote, late: str) -> list[GroupEffect]:
         """Take one rank's vote. `late`: why nothing may be committed at this instant (R13), or ''."""
         if not 0 <= vote.rank < self._world_size:
-            return [_no(vote.call, f"group rank {vote.rank} is outside this group of {self._world_size} ranks.")]
+            return [_decided(vote.call, f"group rank {vote.rank} is outside this group of {self._world_size} ranks.")]
         if (
             self._outcome is not None
             and self._step is not None
@@ -65,11 +65,11 @@ class Ballot:
             self._step, self._votes, self._outcome = None, {}, None  # a client may vote on one step twice
         if self._step not in (None, vote.step):
             why = f"group rank {vote.rank} votes on step {vote.step}, but the ballot in hand is on step {self._step}."
-            return [_no(vote.call, why)]
+            return [_decided(vote.call, why)]
         self._step = vote.step
         self._votes[vote.rank] = vote.ok and self._votes.get(vote.rank, True)
         if self._outcome is not None:
-            return [AnswerVote((vote.call,), *self._outcome)]
+            return [VoteReply(*self._outcome, calls=(vote.call,))]
         effects: list[GroupEffect] = []
         if vote.rank in self._calls:
             text = f"group rank {vote.rank} has voted on step {vote.step} again, from another call."
@@ -101,7 +101,7 @@ class Ballot:
         assert self._outcome is not None
         calls = tuple(self._calls[rank] for rank in sorted(self._calls))
         self._calls.clear()
-        return [AnswerVote(calls, *self._outcome)] if calls else []
+        return [VoteReply(*self._outcome, calls=calls)] if calls else []
 
 
 def _listed(ranks: list[int]) -> str:
@@ -153,37 +153,37 @@ class TwoPhaseCommit:
         self.prepared = None
         self.carried = ()
 
-    def vote(self, vote: GroupVote, late: str) -> AnswerVote | AnswerPrepared:
+    def vote(self, vote: GroupVote, late: str) -> VoteReply:
         """Take the votes of all ranks. Answer with the decision, or the start of the vote between groups.
 
         `late`: why nothing may be committed at this instant (R13), or ''.
         """
         if vote.quorum_id != self._quorum_id:
             in_hand = f"quorum {self._quorum_id}" if self._quorum_id else "no quorum"
-            return _no(vote.call, f"the group votes in quorum {vote.quorum_id}, but holds {in_hand}.")
+            return _decided(vote.call, f"the group votes in quorum {vote.quorum_id}, but holds {in_hand}.")
         why = _against(list(vote.against), vote.step) or late
         if not self._between_groups:
-            return AnswerVote((vote.call,), not why, why)
+            return _decided(vote.call, why)
         if why and vote.broken:
-            return _no(vote.call, why)
+            return _decided(vote.call, why)
         # Its collectives are complete, so the others wait for it in the vote. A carrier votes no, a healer not at all (R13).
         self._step, self._abstains = vote.step, why
         if not self._carrier:
-            return AnswerPrepared((vote.call,), None)
-        if why:
-            return AnswerPrepared((vote.call,), CrossVote(False, self._quorum_id, vote.step + 1, 0, 0))
-        digest = _digest(vote.digests)
-        self.prepared = Prepared(self._quorum_id, vote.step + 1, digest)  # set before the vote is sent (R12)
-        row = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
-        return AnswerPrepared((vote.call,), row)
+            return VoteReply(False, prepared=True, calls=(vote.call,))
+        row = CrossVote(False, self._quorum_id, vote.step + 1, 0, 0)
+        if not why:
+            digest = _digest(vote.digests)
+            self.prepared = Prepared(self._quorum_id, vote.step + 1, digest)  # set before the vote is sent (R12)
+            row = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
+        return VoteReply(False, prepared=True, row=row, calls=(vote.call,))
 
-    def cross_vote_ended(self, event: CrossVoteEnded, late: str) -> AnswerVote:
+    def cross_vote_ended(self, event: CrossVoteEnded, late: str) -> VoteReply:
         """Take the result of the vote between groups. The lease is checked last, at the commit itself (R13)."""
         if (event.step, event.quorum_id) != (self._step, self._quorum_id):
-            return _no(event.call, f"no vote between groups on step {event.step} is under way.")
+            return _decided(event.call, f"no vote between groups on step {event.step} is under way.")
         self._step = None
         why = self._abstains or ("" if event.ok else "the vote between groups has not passed.") or late
-        return AnswerVote((event.call,), not why, why)
+        return _decided(event.call, why)
 
     def committed(self) -> None:
         """Record that the group has committed the step in hand."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.messages.group import GrantArrived
+from torchft_x.core.messages.lighthouse import Extend
 from torchft_x.core.types import Quorum
 from torchft_x.timing import TIMING
 
@@ -59,7 +59,7 @@ class HeldQuorum:
         self._sent.clear()
         self._progress = None
 
-    def extend(self, grant: GrantArrived) -> bool:
+    def extend(self, grant: Extend) -> bool:
         """Take a grant. Return False if it is about another quorum, or answers no open request of ours."""
         sent_at = self._sent.pop(grant.number, None)
         if grant.number == self._progress:

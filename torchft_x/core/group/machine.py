@@ -18,14 +18,10 @@ from torchft_x.core.group.phase import GroupPhase, Progression, why_asked, why_h
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
-    AnswerQuorum,
-    AnswerVote,
     Ask,
     CallGone,
     CrossVoteEnded,
     FailCalls,
-    FencedArrived,
-    GrantArrived,
     GroupEffect,
     GroupEvent,
     GroupVote,
@@ -33,11 +29,11 @@ from torchft_x.core.messages.group import (
     PongArrived,
     PushEnd,
     QuorumArrived,
-    QuorumRevoked,
-    RefusedArrived,
+    QuorumReply,
     SessionDown,
     SessionUp,
     Vote,
+    VoteReply,
 )
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
@@ -180,14 +176,14 @@ class Group:
                 return self._on_session_down(reason, now)
             case QuorumArrived(quorum):
                 return self._on_quorum(quorum)
-            case GrantArrived():
+            case lm.Extend():
                 return self._on_grant(event, now)
-            case QuorumRevoked():
+            case lm.RevokeQuorum():
                 return self._on_revoked(event)
-            case FencedArrived(by):
+            case lm.Fence(by):
                 text = f"{self._config.replica_id} must stop: {by}, a newer attempt of its group, is running."
                 return self._finish(text, fenced=True)
-            case RefusedArrived(sentence):
+            case lm.Refuse(sentence):
                 return self._finish(sentence, fenced=False)
             case PongArrived(sent_at):
                 if self._sent_at is not None:  # else a wait longer than a lease ends with an expired lease
@@ -299,10 +295,10 @@ class Group:
         base: State | None = None,
         commit: Prepared | None = None,
         again: bool = False,
-    ) -> AnswerQuorum:
+    ) -> QuorumReply:
         quorum = self._held_quorum.quorum
         assert quorum is not None
-        return AnswerQuorum(calls, quorum, self._held_quorum.lease_until, base, commit, again)
+        return QuorumReply(quorum, self._held_quorum.lease_until, base, commit, again, calls)
 
     def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
         """Close the open join and answer every waiting rank."""
@@ -313,7 +309,7 @@ class Group:
         again = self._again and base is None
         return [self._answer(calls, base=base, commit=commit, again=again)] if calls else []
 
-    def _on_revoked(self, event: QuorumRevoked) -> list[GroupEffect]:
+    def _on_revoked(self, event: lm.RevokeQuorum) -> list[GroupEffect]:
         if event.quorum_id != self._held_quorum.quorum_id or self._held_quorum.over:
             return []
         self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
@@ -334,7 +330,7 @@ class Group:
         objection = self._end or self._held_quorum.over or self._frozen
         if objection:
             self._progression.note(f"Step {vote.step} is not committed: {objection}")
-            return [AnswerVote((vote.call,), False, objection)]
+            return [VoteReply(False, objection, calls=(vote.call,))]
         if isinstance(vote, GroupVote):
             return self._committed([self._two_phase.vote(vote, self._held_quorum.ended(now))], vote.step)
         effects = self._committed(self._ballot.vote(vote, self._held_quorum.ended(now)), vote.step)
@@ -343,14 +339,14 @@ class Group:
     def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
         """Carry out the cross-group vote, even if the quorum is over meanwhile: a passed vote is the decision (R13)."""
         if self._frozen:
-            return [AnswerVote((event.call,), False, self._frozen)]
+            return [VoteReply(False, self._frozen, calls=(event.call,))]
         answer = self._two_phase.cross_vote_ended(event, self._held_quorum.ended(now))
         return self._committed([answer], event.step)
 
     def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
         """Advance the state if `effects` announce a commit, and return them unchanged."""
         for answer in effects:
-            if not isinstance(answer, AnswerVote):
+            if not isinstance(answer, VoteReply) or answer.prepared:
                 continue
             if not answer.commit:
                 self._progression.note(f"Step {step} is not committed: {answer.reason}")
@@ -389,7 +385,7 @@ class Group:
         number = self._held_quorum.progress(now)
         return [lm.Progress(0, self._held_quorum.quorum_id, self._state.step, number, self._step_seconds)]
 
-    def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
+    def _on_grant(self, grant: lm.Extend, now: float) -> list[GroupEffect]:
         extended = self._held_quorum.extend(grant)
         if self._join is not None and grant.number != self._number:
             return []  # R3: it answers an earlier request, and the join stays open until its own answer

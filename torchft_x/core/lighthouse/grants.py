@@ -116,4 +116,4 @@ class Grants:
         assert cur is not None
         assert record.session is not None
         record.lease_sent = self._quorum_state.leased = now
-        return Extend(record.session, cur.id, self._quorum_state.granted_through, cur.lease, number)
+        return Extend(cur.id, self._quorum_state.granted_through, cur.lease, number, record.session)

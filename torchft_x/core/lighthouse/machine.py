@@ -245,7 +245,7 @@ class Lighthouse:
             return [Refuse(text, session=hello.session)]
         newer = self._members.superseded_by(hello)
         if newer:
-            return [Fence(hello.session, newer)]
+            return [Fence(newer, hello.session)]
         effects = self._fence(self._members.supersede(hello), hello.replica_id)
         known = self._members.get(hello.replica_id)
         if known is not None and known.session is not None:
@@ -271,7 +271,7 @@ class Lighthouse:
             return []
         effects: list[LighthouseEffect] = []
         if older.session is not None:
-            effects.append(Fence(older.session, by))
+            effects.append(Fence(by, older.session))
             self._members.close(older)
         return effects + self._waiting.lose(older, f"{by}, a newer attempt of its group, is here", "superseded")
 

@@ -116,7 +116,7 @@ class Waiting:
         self._quorum_state.broken = reason
         running = [r for r in self._named(self._quorum_state.missing) if r is not spare]
         sessions = tuple(r.session for r in running if r.session is not None and self._quorum_state.holds_current(r))
-        return [RevokeQuorum(sessions, cur.id, lost, reason, left)] if sessions else []
+        return [RevokeQuorum(cur.id, lost, reason, left, sessions)] if sessions else []
 
     def notify(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
         """Tell one member, once, that its quorum is over and it must ask, because it was lost or missed something."""
@@ -125,8 +125,8 @@ class Waiting:
         record.notified = True
         if record.lost:
             text = f"{record.replica_id} was taken for lost: {record.lost}."
-            return [RevokeQuorum((record.session,), record.quorum_id, (record.replica_id,), text)]
-        return [RevokeQuorum((record.session,), record.quorum_id, (), reason)]
+            return [RevokeQuorum(record.quorum_id, (record.replica_id,), text, sessions=(record.session,))]
+        return [RevokeQuorum(record.quorum_id, (), reason, sessions=(record.session,))]
 
     def refuse(self, record: MemberRecord, sentence: str) -> list[LighthouseEffect]:
         """Turn a member away for good: close its session, refuse its calls, and mark it lost."""
@@ -303,7 +303,7 @@ class Waiting:
                 prolongs = bool(pausing) or (ending and bool(record.attempt_id.token))
                 due.setdefault((reason + pauses, prolongs), []).append(record.session)
         self._told_at = now
-        return [SendWaits(tuple(sessions), text, prolongs) for (text, prolongs), sessions in due.items()]
+        return [SendWaits(text, prolongs, tuple(sessions)) for (text, prolongs), sessions in due.items()]
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -95,46 +95,10 @@ class QuorumArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantArrived:
-    quorum_id: int
-    granted_through: int
-    lease: float
-    number: int  # number of the join or progress that the grant answers
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumRevoked:
-    """The quorum is over. As an effect: tell every rank to release its collectives at once."""
-
-    quorum_id: int
-    lost: tuple[str, ...]
-    reason: str
-    left: bool = False  # whether the lost members have left in good order
-
-
-@dataclass(frozen=True, slots=True)
-class FencedArrived:
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedArrived:
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class PongArrived:
     """The lighthouse has answered a ping: it decided every later message of this session after `sent_at`."""
 
     sent_at: float  # when the ping was sent, on the group's monotonic clock (seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitsArrived:
-    """The lighthouse reports what it waits for. Only `core.group.quorum_deadline` uses this, not the group."""
-
-    reason: str
-    pauses: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,51 +118,45 @@ GroupEvent = (
     | SessionUp
     | SessionDown
     | QuorumArrived
-    | GrantArrived
-    | QuorumRevoked
-    | FencedArrived
-    | RefusedArrived
     | PongArrived
     | Leave
     | Tick
+    | lighthouse.Extend
+    | lighthouse.RevokeQuorum
+    | lighthouse.Fence
+    | lighthouse.Refuse
 )
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
 
-# Beside these a group sends `Join`, `Progress` and `Leave` of `messages.lighthouse` on its session, with session 0.
+# Beside these a group sends `Join`, `Progress` and `Leave` of `messages.lighthouse` on its session, with session 0. Its
+# `RevokeQuorum` tells every rank to release its collectives at once.
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerQuorum:
-    """Answer these calls with the quorum. `lease_until` is on the group's monotonic clock."""
+class QuorumReply:
+    """Answer to the `Ask` of these calls: a quorum, and until when (the asker's monotonic seconds) the group may commit."""
 
-    calls: tuple[int, ...]
     quorum: Quorum
     lease_until: float
     base: State | None = None  # start of the step if not the quorum's top: a later step of the same quorum
     commit: Prepared | None = None  # a result that this group holds and commits before anything else (R14)
     again: bool = False  # all ranks of the group reported `keeps`: they all reduce again, or none does (I2)
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPrepared:
-    """Tell these calls to vote between the groups with this row; None: they have no say (R13).
+class VoteReply:
+    """Answer to the votes of these calls: the outcome; or, if `prepared`, that the groups must vote before it is known."""
 
-    A row that is not ok tells the members that wait in the vote that this group holds no result.
-    """
-
-    calls: tuple[int, ...]
-    vote: CrossVote | None
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerVote:
-    """Answer these calls with the outcome. `reason`: why the step is not committed."""
-
-    calls: tuple[int, ...]
     commit: bool
-    reason: str = ""
+    reason: str = ""  # why the step is not committed
+    prepared: bool = False
+    row: CrossVote | None = (
+        None  # to vote with between the groups; not ok: this group has no result; None: no say (R13)
+    )
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,35 +180,10 @@ GroupEffect = (
     lighthouse.Join
     | lighthouse.Progress
     | lighthouse.Leave
-    | AnswerQuorum
-    | AnswerPrepared
-    | AnswerVote
+    | lighthouse.RevokeQuorum
+    | QuorumReply
+    | VoteReply
     | FailCalls
-    | QuorumRevoked
     | PushEnd
     | Note
 )
-
-
-# --- replies of the shell to a rank -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumReply:
-    """Answer to an `Ask`: a quorum, and until when (the asker's monotonic seconds) the group may commit in it."""
-
-    quorum: Quorum
-    lease_until: float
-    base: State | None = None  # state from which the step begins, if not the quorum's top: the group runs on in it
-    commit: Prepared | None = None  # a result that this group holds and must commit before anything else (R14)
-    again: bool = False  # all ranks of the group must reduce their kept gradients again, if the state allows it
-
-
-@dataclass(frozen=True, slots=True)
-class VoteReply:
-    """Answer to a vote: whether every rank of the group commits, and why not; or that the groups must vote first."""
-
-    commit: bool
-    reason: str
-    prepared: bool = False  # undecided: vote between the groups with `row`, then report the outcome
-    row: CrossVote | None = None  # this group's cross-group vote; None: the group has no say (R13)

@@ -226,39 +226,39 @@ class Issue:
 class Extend:
     """Tell this session that it may run on in its quorum. This answers the join or progress with that number."""
 
-    session: int
     quorum_id: int
     granted_through: int
     lease: float
     number: int
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeQuorum:
     """Tell these sessions to abort the collectives of that quorum at once and to join."""
 
-    sessions: tuple[int, ...]
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
     left: bool = False  # whether the lost members have left in good order
+    sessions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SendWaits:
     """Tell these sessions, which have asked, why there is no quorum yet. It is repeated in each second."""
 
-    sessions: tuple[int, ...]
     reason: str
     pauses: bool  # whether a member that pauses or finishes the job is waited for, which no limit of a user ends
+    sessions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Tell the session that a newer attempt of its group is here, then close the session."""
 
-    session: int
     by: str
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)

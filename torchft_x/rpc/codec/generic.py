@@ -32,9 +32,7 @@ class Codec(Generic[V]):
     `decode` takes the fields that only the value has as keyword arguments, and raises `RefusedError`.
 
     Args:
-        reads: The dataclass that `decode` makes.
-        writes: The dataclasses that `encode` takes, if they differ from `reads`. Their fields differ at most in
-            `LOCAL`.
+        kind: The dataclass that `decode` makes and `encode` takes.
         names: The message's field names by the dataclass's, where they differ by more than a suffix ``_s`` (seconds).
         limits: Limits by field of the dataclass; they take precedence over `LIMITS`.
         writers: Conversions by field of the dataclass; they take precedence over `WRITERS`.
@@ -46,8 +44,8 @@ class Codec(Generic[V]):
     def __init__(
         self,
         message: type[Message],
-        reads: type[V],
-        *writes: type,
+        kind: type[V],
+        *,
         names: Mapping[str, str] | None = None,
         limits: Mapping[str, Limit] | None = None,
         writers: Mapping[str, Convert] | None = None,
@@ -55,24 +53,18 @@ class Codec(Generic[V]):
         apart: Collection[str] = (),
         check: Callable[[Any], None] | None = None,
     ) -> None:
-        self.writes, self._message = writes or (reads,), message
-        for kind in (reads, *writes):
-            _codecs[kind, message.DESCRIPTOR.full_name] = self
-        pairs = _pair(message, reads, names or {}, apart)
-        for kind in writes:
-            if _pair(message, kind, names or {}, apart) != pairs:
-                raise TypeError(f"{kind.__name__} and {reads.__name__} have different fields.")
-        self._check = check
+        self.kind, self._message, self._check = kind, message, check
+        _codecs[kind, message.DESCRIPTOR.full_name] = self
+        pairs = _pair(message, kind, names or {}, apart)
         self._sent: list[tuple[str, Convert]] = []  # (message's field, function of the value)
         self._read: list[tuple[str, Convert]] = []  # (attribute, function of the message)
         tables = {**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})}, packed or {}
-        hints = get_type_hints(reads)
+        hints = get_type_hints(kind)
         for attribute, name in pairs.items():
             field = message.DESCRIPTOR.fields_by_name[name]
             sent, read = _conversions(attribute, hints[attribute], field, *tables)
             self._sent.append((name, sent))
             self._read.append((attribute, read))
-        self._reads = reads
 
     def encode(self, value: Any) -> Any:
         """Convert a value to a message."""
@@ -82,7 +74,7 @@ class Codec(Generic[V]):
         """Convert a message to a value. `given`: the fields that only the value has. Raises `RefusedError`."""
         if self._check is not None:
             self._check(message)
-        return self._reads(**given, **{attribute: read(message) for attribute, read in self._read})
+        return self.kind(**given, **{attribute: read(message) for attribute, read in self._read})
 
     def read(self, data: bytes, what: str) -> V:
         """Parse a message from bytes and return its value. `what` names it in errors. Raises `RefusedError`."""
@@ -137,7 +129,7 @@ class OneOf:
 
     def __init__(self, envelope: type[Message], **kinds: Codec[Any]) -> None:
         self._envelope, self._kinds = envelope, kinds
-        self._sent = {sent: kind for kind, codec in kinds.items() for sent in codec.writes}
+        self._sent = {codec.kind: kind for kind, codec in kinds.items()}
 
     def encode(self, value: Any) -> Any:
         kind = self._sent[type(value)]

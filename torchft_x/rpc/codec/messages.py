@@ -52,7 +52,7 @@ QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum
 HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
 MEMBER_ENTRY = Codec(pb.MemberEntry, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
-REVOKED = Codec(pb.Revoked, gm.QuorumRevoked, lm.RevokeQuorum)
+REVOKED = Codec(pb.Revoked, lm.RevokeQuorum)
 _COUNTED = Codec(pb.Counted, facts.Counted, limits={"sum": (limits.check_seconds, "sum"), "counts": _counts})
 _MOMENT = Codec(
     pb.Moment,
@@ -96,11 +96,11 @@ _UP = OneOf(
 )
 _DOWN = OneOf(
     pb.Down,
-    grant=Codec(pb.Grant, gm.GrantArrived, lm.Extend),
+    grant=Codec(pb.Grant, lm.Extend),
     revoked=REVOKED,
-    fenced=Codec(pb.Fenced, gm.FencedArrived, lm.Fence),
-    refused=Codec(pb.Refused, gm.RefusedArrived, lm.Refuse),
-    waits=Codec(pb.Waits, gm.WaitsArrived, lm.SendWaits, writers={"reason": lambda reason: reason[: limits.MAX_TEXT]}),
+    fenced=Codec(pb.Fenced, lm.Fence),
+    refused=Codec(pb.Refused, lm.Refuse),
+    waits=Codec(pb.Waits, lm.SendWaits, writers={"reason": lambda reason: reason[: limits.MAX_TEXT]}),
 )
 _PEER_MEMBER = Codec(
     peer_pb.QuorumMember,
@@ -149,11 +149,11 @@ def down_bytes(sent: lm.Extend | lm.RevokeQuorum | lm.Fence | lm.Refuse | lm.Sen
     return bytes(_DOWN.encode(sent).SerializeToString())
 
 
-def down_to_event(down: pb.Down) -> gm.GroupEvent | gm.WaitsArrived | None:
+def down_to_event(down: pb.Down) -> gm.GroupEvent | lm.SendWaits | None:
     """Decode a lighthouse's message after its welcome into an event; None for a pong. Raises `RefusedError`."""
     if down.WhichOneof("kind") == "quorum":
         return gm.QuorumArrived(QUORUM.decode(down.quorum))
-    event: gm.GroupEvent | gm.WaitsArrived | None = _DOWN.decode(down)
+    event: gm.GroupEvent | lm.SendWaits | None = _DOWN.decode(down)
     return event
 
 

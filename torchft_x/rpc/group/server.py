@@ -21,6 +21,7 @@ from torchft_x._version import __version__
 from torchft_x.core.group.join import GroupConfig
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.messages.lighthouse import RevokeQuorum
 from torchft_x.core.types import AttemptId
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
@@ -259,7 +260,7 @@ def _seek(lighthouse: str) -> Callable[[], tuple[Address, ...]] | None:
 
 
 def _notify(notifier: Notifier, on_revoked: OnRevoked, on_end: OnEnd, push: Push) -> None:
-    if isinstance(push, m.QuorumRevoked):
+    if isinstance(push, RevokeQuorum):
         notifier.post(lambda: on_revoked(push.quorum_id, push.lost, push.reason, push.left))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))

@@ -14,6 +14,7 @@ import grpc
 from torchft_x.core import heal
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.messages.lighthouse import RevokeQuorum
 from torchft_x.errors import DeadlineError, RefusedError
 from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.group.shell import GroupShell, Push
@@ -135,7 +136,7 @@ class GroupService:
 
 
 def _watch_event(push: Push) -> bytes:
-    if isinstance(push, m.QuorumRevoked):
+    if isinstance(push, RevokeQuorum):
         event = pb.WatchEvent(revoked=messages.REVOKED.encode(push))
     elif push.fenced:
         event = pb.WatchEvent(fenced=pb.Fenced(by=push.sentence))

@@ -22,7 +22,17 @@ from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import QuorumReply, VoteReply
-from torchft_x.core.messages.lighthouse import Join, Leave, Paused, Progress, Suspected
+from torchft_x.core.messages.lighthouse import (
+    Fence,
+    Join,
+    Leave,
+    Paused,
+    Progress,
+    Refuse,
+    RevokeQuorum,
+    SendWaits,
+    Suspected,
+)
 from torchft_x.core.types import group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
@@ -43,7 +53,7 @@ TELL_SOON, TELL = 0.3, 2.0
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
 Call = m.Ask | m.Vote
-Push = m.QuorumRevoked | m.PushEnd
+Push = RevokeQuorum | m.PushEnd
 
 
 OnRevoked = Callable[[int, tuple[str, ...], str, bool], None]
@@ -66,7 +76,7 @@ class FactsSource(Protocol):
 class GroupShell:
     """Shell of one group's machine. Delivers events to it and carries out its effects.
 
-    `on_push` is called with an event that every rank must know at once: a `QuorumRevoked` or the final `PushEnd`.
+    `on_push` is called with an event that every rank must know at once: a `RevokeQuorum` or the final `PushEnd`.
     """
 
     def __init__(
@@ -87,7 +97,7 @@ class GroupShell:
         self._effects: deque[m.GroupEffect] = deque()  # effects decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
-        self.last_revoked: m.QuorumRevoked | None = None  # repeated to a rank whose watch starts late
+        self.last_revoked: RevokeQuorum | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # error with which all calls fail; None: the effect decides
         self.connected = False  # there is a session with the lighthouse
@@ -176,8 +186,8 @@ class GroupShell:
         with self._lock:
             effects = self._handle(ask)
             answer: QuorumReply | concurrent.futures.Future[Any] | None = None
-            if effects and isinstance(effects[0], m.AnswerQuorum) and effects[0].calls == (ask.call,):
-                answer = _quorum_reply(effects[0])
+            if effects and isinstance(effects[0], QuorumReply) and effects[0].calls == (ask.call,):
+                answer = effects[0]
                 effects = effects[1:]  # usually empty
             else:
                 answer = concurrent.futures.Future()
@@ -194,8 +204,8 @@ class GroupShell:
         """
         with self._lock:
             (answer,) = self._handle(vote)
-        assert isinstance(answer, (m.AnswerPrepared, m.AnswerVote)), "both are answered at once"
-        return _vote_reply(answer)
+        assert isinstance(answer, VoteReply), "both are answered at once"
+        return answer
 
     def _register(self, event: Call, waiter: Waiter) -> None:
         self._calls[event.call] = waiter
@@ -298,14 +308,11 @@ class GroupShell:
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, (Join, Progress, Leave)):
             self._stream.send(messages.up_bytes(effect) + self._facts_bytes())
-        elif isinstance(effect, m.AnswerQuorum):
-            self.deadline.reason = ""
-            self._resolve(effect.calls, _quorum_reply(effect))
-        elif isinstance(effect, m.AnswerVote):
-            self._resolve(effect.calls, _vote_reply(effect))
+        elif isinstance(effect, (QuorumReply, VoteReply)):
+            self._resolve(effect)
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
-        elif isinstance(effect, m.QuorumRevoked):
+        elif isinstance(effect, RevokeQuorum):
             self.last_revoked = effect
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):
@@ -313,8 +320,10 @@ class GroupShell:
         elif isinstance(effect, Note):
             log.info("%s", effect.text)
 
-    def _resolve(self, calls: Iterable[int], reply: QuorumReply | VoteReply) -> None:
-        for call in calls:
+    def _resolve(self, reply: QuorumReply | VoteReply) -> None:
+        if isinstance(reply, QuorumReply):
+            self.deadline.reason = ""
+        for call in reply.calls:
             waiter = self._close_call(call)
             if waiter is not None and not waiter.done():
                 waiter.set_result(reply)
@@ -403,12 +412,12 @@ class GroupShell:
             if self._pinged:  # the lighthouse answers in order
                 self._feed(m.PongArrived(self._pinged.popleft()))
         event = messages.down_to_event(down)
-        if isinstance(event, m.FencedArrived):
+        if isinstance(event, Fence):
             self._feed(event)
             raise FencedError(self.end.sentence if self.end else "A newer attempt of this group is running.")
-        if isinstance(event, m.RefusedArrived):
+        if isinstance(event, Refuse):
             raise RefusedError(event.sentence)
-        if isinstance(event, m.WaitsArrived):
+        if isinstance(event, SendWaits):
             self.deadline.waits(event.reason, event.pauses, time.monotonic())
         elif event is not None:
             self._feed(event)
@@ -418,16 +427,6 @@ class GroupShell:
         self.connected = False
         if not isinstance(error, FencedError):
             self._end_error = error
-            self._feed(m.RefusedArrived(str(error)))
+            self._feed(Refuse(str(error)))
         if not self._stood.done():
             self._stood.set_exception(error)
-
-
-def _quorum_reply(answer: m.AnswerQuorum) -> QuorumReply:
-    return QuorumReply(answer.quorum, answer.lease_until, answer.base, answer.commit, answer.again)
-
-
-def _vote_reply(answer: m.AnswerPrepared | m.AnswerVote) -> VoteReply:
-    if isinstance(answer, m.AnswerPrepared):
-        return VoteReply(False, "", prepared=True, row=answer.vote)
-    return VoteReply(answer.commit, answer.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.core.commit.two_phase import Ballot
-from torchft_x.core.messages.group import AnswerVote, FailCalls, Vote
+from torchft_x.core.messages.group import FailCalls, Vote, VoteReply
 
 
 def ballot(world_size: int = 2) -> Ballot:
@@ -22,13 +22,13 @@ def vote(b: Ballot, rank: int, ok: bool = True, *, step: int = 3, call: int | No
 def test_nobody_is_answered_before_all_have_voted() -> None:
     b = ballot(3)
     assert vote(b, 2) == vote(b, 0) == []
-    assert vote(b, 1) == AnswerVote((100, 101, 102), True, "")
+    assert vote(b, 1) == VoteReply(True, "", calls=(100, 101, 102))
 
 
 def test_R13_the_lease_is_looked_at_when_everybody_has_said_yes() -> None:
     b = ballot()
     assert vote(b, 0) == []
-    assert vote(b, 1, late="the lease ended.") == AnswerVote((100, 101), False, "the lease ended.")
+    assert vote(b, 1, late="the lease ended.") == VoteReply(False, "the lease ended.", calls=(100, 101))
 
 
 @pytest.mark.parametrize("voted", [True, False])
@@ -36,9 +36,9 @@ def test_I2_who_votes_after_a_cancellation_gets_the_same_answer(voted: bool) -> 
     b = ballot()
     if voted:
         vote(b, 0)
-    assert b.cancel("the quorum is over") == [AnswerVote((100,), False, "the quorum is over")] * voted
-    assert voted or vote(b, 0) == AnswerVote((100,), False, "the quorum is over")
-    assert vote(b, 1) == AnswerVote((101,), False, "the quorum is over")
+    assert b.cancel("the quorum is over") == [VoteReply(False, "the quorum is over", calls=(100,))] * voted
+    assert voted or vote(b, 0) == VoteReply(False, "the quorum is over", calls=(100,))
+    assert vote(b, 1) == VoteReply(False, "the quorum is over", calls=(101,))
 
 
 @pytest.mark.parametrize("step", [3, 4])
@@ -47,15 +47,17 @@ def test_a_vote_after_the_decision_begins_a_new_ballot(step: int) -> None:
     vote(b, 0)
     vote(b, 1)
     assert vote(b, 0, step=step) == []
-    assert vote(b, 1, step=step, ok=False) == AnswerVote((100, 101), False, f"group rank 1 voted against step {step}.")
+    assert vote(b, 1, step=step, ok=False) == VoteReply(
+        False, f"group rank 1 voted against step {step}.", calls=(100, 101)
+    )
 
 
 def test_a_new_quorum_ends_the_ballot_in_hand() -> None:
     b = ballot()
     vote(b, 0)
-    assert b.open() == [AnswerVote((100,), False, "the group has moved on to the next quorum.")]
+    assert b.open() == [VoteReply(False, "the group has moved on to the next quorum.", calls=(100,))]
     assert vote(b, 0, step=9) == []  # about any step
-    assert vote(b, 1, step=9) == AnswerVote((100, 101), True, "")
+    assert vote(b, 1, step=9) == VoteReply(True, "", calls=(100, 101))
 
 
 def test_only_the_vote_of_that_call_is_taken_back() -> None:
@@ -64,14 +66,14 @@ def test_only_the_vote_of_that_call_is_taken_back() -> None:
     vote(b, 1)
     b.gone(100)
     assert vote(b, 2) == []  # rank 0 would not learn of a commit
-    assert vote(b, 0, call=9) == AnswerVote((9, 101, 102), True, "")
+    assert vote(b, 0, call=9) == VoteReply(True, "", calls=(9, 101, 102))
 
 
 def test_the_older_call_of_a_rank_that_votes_twice_is_told_and_a_no_stays_a_no() -> None:
     b = ballot()
     vote(b, 0, ok=False)
     assert vote(b, 0, call=9) == FailCalls((100,), "group rank 0 has voted on step 3 again, from another call.", False)
-    assert vote(b, 1) == AnswerVote((9, 101), False, "group rank 0 voted against step 3.")
+    assert vote(b, 1) == VoteReply(False, "group rank 0 voted against step 3.", calls=(9, 101))
 
 
 @pytest.mark.parametrize(
@@ -84,5 +86,5 @@ def test_the_older_call_of_a_rank_that_votes_twice_is_told_and_a_no_stays_a_no()
 def test_a_vote_for_another_ballot_is_refused_and_changes_nothing(rank: int, step: int, why: str) -> None:
     b = ballot()
     vote(b, 0)
-    assert vote(b, rank, step=step) == AnswerVote((100 + rank,), False, why)
-    assert vote(b, 1) == AnswerVote((100, 101), True, "")
+    assert vote(b, rank, step=step) == VoteReply(False, why, calls=(100 + rank,))
+    assert vote(b, 1) == VoteReply(True, "", calls=(100, 101))

@@ -10,21 +10,20 @@ from tests.unit.core.group.stage import NAME, Stage, joins
 from tests.unit.core.scene import member, of, quorum
 from torchft_x.core.cross_group_vote import CrossVote, objection, row
 from torchft_x.core.messages.group import (
-    AnswerPrepared,
-    AnswerQuorum,
-    AnswerVote,
     CallGone,
     CrossVoteEnded,
     GroupEffect,
     QuorumArrived,
-    QuorumRevoked,
+    QuorumReply,
     SessionDown,
     SessionUp,
+    VoteReply,
 )
+from torchft_x.core.messages.lighthouse import RevokeQuorum
 from torchft_x.core.types import JoinReason, Member, Prepared, State
 
 T = State(4, 3)
-OVER = QuorumRevoked(7, ("h:1",), "it died")
+OVER = RevokeQuorum(7, ("h:1",), "it died")
 
 
 class Carriers(Stage):
@@ -46,9 +45,9 @@ class Carriers(Stage):
     def fails(self, state: State = T) -> Any:
         return self.asks(state, JoinReason.FAILED)
 
-    def meets(self, id: int, *members: Member) -> AnswerQuorum:
+    def meets(self, id: int, *members: Member) -> QuorumReply:
         held = quorum(*members, id=id, granted_through=5)
-        (answer,) = of(AnswerQuorum, self.feed(QuorumArrived(held)))
+        (answer,) = of(QuorumReply, self.feed(QuorumArrived(held)))
         return answer
 
     def votes(self, *against: int, digests: tuple[int, ...] = (9,), **fields: Any) -> Any:
@@ -63,15 +62,15 @@ class Carriers(Stage):
         return answer
 
     def prepared(self) -> Carriers:
-        assert isinstance(self.votes(), AnswerPrepared)
+        assert self.votes().prepared
         return self
 
 
 def test_a_commit_takes_both_rounds() -> None:
     s = Carriers()
-    assert s.votes() == AnswerPrepared((s.calls,), CrossVote(True, 7, 5, 9, 2))
+    assert s.votes() == VoteReply(False, prepared=True, row=CrossVote(True, 7, 5, 9, 2), calls=(s.calls,))
     assert s.group.state == T
-    assert s.cross() == AnswerVote((s.calls,), True, "")
+    assert s.cross() == VoteReply(True, "", calls=(s.calls,))
     assert s.group.state == State(5, 7)
     join = s.asks(State(5, 7))
     assert (join.prepared, join.carried) == (None, (7,))
@@ -82,8 +81,8 @@ def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
     the others waited for it in the vote until their time-out."""
     s = Carriers(2)
     answer = s.votes(1)
-    assert "not ok" in objection([min(x) for x in zip(row(answer.vote), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
-    assert s.cross() == AnswerVote((s.calls,), False, "group rank 1 voted against step 4.")  # whatever rank 0 saw
+    assert "not ok" in objection([min(x) for x in zip(row(answer.row), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
+    assert s.cross() == VoteReply(False, "group rank 1 voted against step 4.", calls=(s.calls,))  # whatever rank 0 saw
     join = s.fails()
     assert (join.prepared, join.carried) == (None, (7,))
 
@@ -91,19 +90,19 @@ def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
 def test_the_lease_is_checked_at_the_commit() -> None:
     s = Carriers().prepared()
     s.now = 120.1
-    assert s.cross() == AnswerVote((s.calls,), False, "the lease of quorum 7 ended 0.1 s before the commit.")
+    assert s.cross() == VoteReply(False, "the lease of quorum 7 ended 0.1 s before the commit.", calls=(s.calls,))
 
 
 def test_a_vote_that_passed_counts_though_the_quorum_is_over() -> None:
     s = Carriers().prepared()
     s.feed(OVER)
-    assert s.cross() == AnswerVote((s.calls,), True, "")
+    assert s.cross() == VoteReply(True, "", calls=(s.calls,))
 
 
 def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
     s = Carriers()
     s.feed(OVER)
-    assert isinstance(s.votes(), AnswerVote)
+    assert not s.votes().prepared
     assert s.fails().prepared is None
 
 
@@ -111,12 +110,12 @@ def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
 def test_R4_nothing_is_committed_after_a_join(ranks: int) -> None:
     s = Carriers(ranks).prepared()
     s.fails()
-    assert s.cross() == AnswerVote((s.calls,), False, "the group has asked for the next quorum.")
+    assert s.cross() == VoteReply(False, "the group has asked for the next quorum.", calls=(s.calls,))
     assert s.group.state == T
 
 
 def test_one_digest_of_64_bits_depends_on_every_rank() -> None:
-    digests = {Carriers(2).votes(digests=d).vote.digest for d in [(1, 2), (3, 2), (2, 1)]}
+    digests = {Carriers(2).votes(digests=d).row.digest for d in [(1, 2), (3, 2), (2, 1)]}
     assert len(digests - {0, 1, 2, 3}) == 3
     assert all(0 < d < 1 << 64 for d in digests)
 
@@ -127,13 +126,13 @@ def test_a_vote_between_groups_on_another_step_ends_nothing(step: int, quorum_id
     assert not s.cross().commit  # no rank has said yet that it holds the result
     s.prepared()
     other = s.cross(step=step, quorum_id=quorum_id)
-    assert other == AnswerVote((s.calls,), False, f"no vote between groups on step {step} is under way.")
+    assert other == VoteReply(False, f"no vote between groups on step {step} is under way.", calls=(s.calls,))
     assert s.cross().commit
 
 
 def test_a_vote_names_the_quorum_in_hand() -> None:
     (answer,) = Stage(commit_vote=True).vote(quorum_id=7)
-    assert answer == AnswerVote((1,), False, "the group votes in quorum 7, but holds no quorum.")
+    assert answer == VoteReply(False, "the group votes in quorum 7, but holds no quorum.", calls=(1,))
     s = Carriers()
     assert s.votes(quorum_id=6).reason == "the group votes in quorum 6, but holds quorum 7."
 
@@ -208,7 +207,7 @@ def test_R13_a_vote_without_an_outcome_commits_nothing() -> None:
     s = Carriers().prepared()
     assert not s.cross(ok=False).commit
     for event in (OVER, SessionDown("cut"), SessionUp()):
-        assert not of(AnswerVote, s.feed(event))
+        assert not of(VoteReply, s.feed(event))
     assert not s.cross().commit
     assert s.group.state == T
     join = s.fails()
@@ -227,8 +226,8 @@ def test_I2_a_rank_whose_call_broke_commits_what_the_group_has_committed(
     s.feed(CallGone(s.calls))
     assert s.meets(8, member(NAME, T, prepared=held, carried=(7,)), *others).commit == held
     if over:
-        s.feed(QuorumRevoked(8, ("h:1",), "it died"))
-    (answer,) = of(AnswerQuorum, s.ask(1, state=T, reason=JoinReason.FAILED))
+        s.feed(RevokeQuorum(8, ("h:1",), "it died"))
+    (answer,) = of(QuorumReply, s.ask(1, state=T, reason=JoinReason.FAILED))
     assert answer.commit == held
 
 
@@ -238,13 +237,13 @@ def test_a_healer_takes_part_without_a_say(broken: bool) -> None:
     s = Carriers(own=State(1, 1))
     answer = s.votes(0, broken=broken)
     if broken:
-        assert isinstance(answer, AnswerVote)
+        assert not answer.prepared
         return
-    assert answer == AnswerPrepared((s.calls,), None)
+    assert answer == VoteReply(False, prepared=True, calls=(s.calls,))
     assert not s.cross().commit
     assert s.fails(State(1, 1)).carried == ()
     s = Carriers(own=State(1, 1))  # it has healed: it commits with the others but promises nothing
-    assert s.votes() == AnswerPrepared((s.calls,), None)
+    assert s.votes() == VoteReply(False, prepared=True, calls=(s.calls,))
     assert s.group.state == State(1, 1)
     assert s.cross().commit
     assert s.asks(State(5, 7)).carried == ()
@@ -255,7 +254,7 @@ def test_with_a_peers_client_nobody_votes_between_groups() -> None:
     s = Carriers()
     s.asks()
     s.meets(8, member(NAME, T), member("p:1", T, library=""))
-    assert s.votes(quorum_id=8) == AnswerVote((s.calls,), True, "")
+    assert s.votes(quorum_id=8) == VoteReply(True, "", calls=(s.calls,))
 
 
 def test_a_torn_member_commits_nothing_that_another_adopts() -> None:

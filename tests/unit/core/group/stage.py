@@ -7,12 +7,12 @@ from typing import Any
 from tests.unit.core.scene import OURS, member, of, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.messages.group import (
-    AnswerQuorum,
     Ask,
     GroupEffect,
     GroupEvent,
     GroupVote,
     QuorumArrived,
+    QuorumReply,
     SessionUp,
     Vote,
 )
@@ -73,7 +73,7 @@ class Stage:
         """Bring the group into quorum 7, with all ranks answered at time 0."""
         for rank in range(self.ranks):
             self.ask(rank)
-        assert of(AnswerQuorum, self.arrive(**fields))
+        assert of(QuorumReply, self.arrive(**fields))
         return self
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.core.scene import member, quorum
 from torchft_x.core.group.lease import HeldQuorum
-from torchft_x.core.messages.group import GrantArrived
+from torchft_x.core.messages.lighthouse import Extend
 from torchft_x.core.types import State
 from torchft_x.timing import TIMING
 
@@ -21,7 +21,7 @@ def held(*, granted_through: int = 5, lease: float = 100.0, asked_at: float = 10
 
 
 def grant(hold: HeldQuorum, through: int, *, sent_at: float = 20.0, lease: float = 100.0, quorum_id: int = Q) -> bool:
-    return hold.extend(GrantArrived(quorum_id, through, lease, hold.number(sent_at)))
+    return hold.extend(Extend(quorum_id, through, lease, hold.number(sent_at)))
 
 
 def test_without_a_quorum_nothing_may_run() -> None:
@@ -64,19 +64,19 @@ def test_what_is_over_is_of_no_use_and_cannot_be_extended() -> None:
 def test_a_grant_answers_one_request_about_this_quorum() -> None:
     hold = held()
     number = hold.number(20.0)
-    assert not hold.extend(GrantArrived(Q, 9, 100.0, number + 1))  # never asked
-    assert not hold.extend(GrantArrived(Q - 1, 9, 100.0, number))
-    assert not hold.extend(GrantArrived(Q, 9, 100.0, number))  # that request was answered, by whatever
+    assert not hold.extend(Extend(Q, 9, 100.0, number + 1))  # never asked
+    assert not hold.extend(Extend(Q - 1, 9, 100.0, number))
+    assert not hold.extend(Extend(Q, 9, 100.0, number))  # that request was answered, by whatever
     number = hold.number(21.0)
-    assert hold.extend(GrantArrived(Q, 9, 100.0, number))
+    assert hold.extend(Extend(Q, 9, 100.0, number))
     assert (hold.granted_through, hold.lease_until) == (9, 121.0)
-    assert not hold.extend(GrantArrived(Q, 99, 100.0, number))
+    assert not hold.extend(Extend(Q, 99, 100.0, number))
     assert grant(hold, 7)
     assert hold.granted_through == 9  # a grant never takes steps back
     number = hold.progress(22.0)
     hold.forget_requests()  # of a session that is gone
     assert hold.wants_more(4, 119.0)  # it may ask again
-    assert not hold.extend(GrantArrived(Q, 99, 100.0, number))
+    assert not hold.extend(Extend(Q, 99, 100.0, number))
 
 
 @pytest.mark.parametrize(("step", "wanted"), [(4, False), (8, False), (9, True), (14, True)])
@@ -106,9 +106,9 @@ def test_one_progress_at_a_time() -> None:
     number = hold.progress(20.0)
     assert not hold.wants_more(14, 21.0)
     other = hold.number(22.0)
-    hold.extend(GrantArrived(Q, 14, 100.0, other))
+    hold.extend(Extend(Q, 14, 100.0, other))
     assert not hold.wants_more(14, 23.0)  # that answered something else
-    hold.extend(GrantArrived(Q, 14, 100.0, number))
+    hold.extend(Extend(Q, 14, 100.0, number))
     assert hold.wants_more(14, 24.0)
 
 
@@ -120,7 +120,7 @@ def test_the_next_quorum_begins_anew() -> None:
     assert (hold.quorum_id, hold.granted_through, hold.lease_until, hold.over) == (41, 17, 110.0, "")
     assert not hold.wants_more(11, 61.0)
     assert hold.wants_more(12, 61.0)  # half of ten steps from 7 on
-    assert not hold.extend(GrantArrived(41, 99, 500.0, number))
+    assert not hold.extend(Extend(41, 99, 500.0, number))
 
 
 def test_each_quorum_has_its_own_promises() -> None:

@@ -14,26 +14,24 @@ from torchft_x.core.group.machine import GroupConfig
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
-    AnswerQuorum,
-    AnswerVote,
     CallGone,
     FailCalls,
-    FencedArrived,
     GroupEvent,
     Leave,
     PongArrived,
     PushEnd,
     QuorumArrived,
-    QuorumRevoked,
-    RefusedArrived,
+    QuorumReply,
     SessionDown,
     SessionUp,
+    VoteReply,
 )
+from torchft_x.core.messages.lighthouse import Fence, Refuse, RevokeQuorum
 from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.errors import ConfigError
 
 A, B = describe("model", "a"), describe("data set", "b")
-OVER = QuorumRevoked(7, ("h:1",), "h:1 is lost")
+OVER = RevokeQuorum(7, ("h:1",), "h:1 is lost")
 
 
 class TestAsking:
@@ -44,7 +42,7 @@ class TestAsking:
         (join,) = joins(s.ask(0))
         assert join.member == member(NAME, address="http://g", store_address="g-store", world_size=2)
         assert join.reason is JoinReason.BOUNDARY
-        assert s.arrive() == [AnswerQuorum((2, 1), s.quorum(), 120.0)]
+        assert s.arrive() == [QuorumReply(s.quorum(), 120.0, calls=(2, 1))]
         assert s.group.waiting == ""
 
     def test_what_is_declared_travels_once_per_session(self) -> None:
@@ -84,7 +82,7 @@ class TestAsking:
         assert joins(s.ask(1))
         s.feed(CallGone(2))
         assert s.ask(0) == []  # it says the same again, so that no second join is sent
-        assert of(AnswerQuorum, s.arrive())[0].calls == (4, 3)
+        assert of(QuorumReply, s.arrive())[0].calls == (4, 3)
 
     def test_R3_one_join_at_a_time(self) -> None:
         """The first may be answered while the second is under way, which would then stand for the state before."""
@@ -131,7 +129,7 @@ class TestSessions:
         if why != "no join":
             s.ask()
         if why == "ended":
-            s.feed(FencedArrived("g:2"))
+            s.feed(Fence("g:2"))
         (note,) = of(Note, s.arrive())
         assert note.event == "stale_quorum"
         assert s.group.quorum is None
@@ -142,7 +140,7 @@ class TestSessions:
         s.ask()
         assert of(Note, s.arrive(stale))
         assert s.group.quorum == s.quorum(7)
-        assert of(AnswerQuorum, s.arrive(8))
+        assert of(QuorumReply, s.arrive(8))
 
     def test_a_quorum_without_us_is_dropped(self) -> None:
         s = Stage()
@@ -161,9 +159,9 @@ class TestSessions:
         s.now = 200.0
         s.feed(PongArrived(198.0))
         s.now = 210.0
-        assert of(AnswerQuorum, s.arrive())[0].lease_until == 318.0
+        assert of(QuorumReply, s.arrive())[0].lease_until == 318.0
         s.vote()
-        assert of(AnswerVote, s.feed(Tick())) == []
+        assert of(VoteReply, s.feed(Tick())) == []
         assert s.group.state == State(1, 7)
         s.feed(PongArrived(209.0))
         assert s.group.lease_until == 318.0  # a grant extends it, nothing else
@@ -217,7 +215,7 @@ class TestGivingUp:
         s = self.asked()
         assert s.arrive() == []
         s.feed(SessionDown("gone"))
-        assert s.ask() == [AnswerQuorum((2,), s.quorum(), 120.0)]
+        assert s.ask() == [QuorumReply(s.quorum(), 120.0, calls=(2,))]
 
     def test_a_rank_that_stands_elsewhere_by_then_asks_for_another(self) -> None:
         s = self.asked()
@@ -239,10 +237,10 @@ class TestGivingUp:
         s.feed(SessionUp())
         s.now = 60.0
         s.ask()
-        assert of(AnswerQuorum, s.arrive())[0].lease_until == 180.0
+        assert of(QuorumReply, s.arrive())[0].lease_until == 180.0
         s.now = 70.0
         s.ask(reason=JoinReason.FAILED)
-        assert of(AnswerQuorum, s.arrive(8))[0].lease_until == 190.0
+        assert of(QuorumReply, s.arrive(8))[0].lease_until == 190.0
 
     def test_the_quorum_of_before_is_no_answer(self) -> None:
         s = Stage().training()
@@ -250,7 +248,7 @@ class TestGivingUp:
         s.ask(step=1)
         s.feed(CallGone(3))
         assert s.ask(step=1) == []  # still waits for the next
-        assert of(AnswerQuorum, s.arrive(8))[0].calls == (4,)
+        assert of(QuorumReply, s.arrive(8))[0].calls == (4,)
 
     @pytest.mark.parametrize("why", ["over", "lease"])
     def test_a_quorum_that_ended_meanwhile_is_no_answer(self, why: str) -> None:
@@ -270,7 +268,7 @@ class TestGivingUp:
         s.ask()
         for event in events:
             s.feed(event)
-        assert of(AnswerVote, s.vote())[0].commit
+        assert of(VoteReply, s.vote())[0].commit
         assert s.feed(SessionUp()) == []  # the old state is not sent again
         assert joins(s.ask(step=1))[0].member.state == State(1, 7)
 
@@ -278,13 +276,13 @@ class TestGivingUp:
         s = Stage().training()
         s.ask()
         s.feed(CallGone(2))
-        assert not of(AnswerVote, s.vote())[0].commit
+        assert not of(VoteReply, s.vote())[0].commit
 
 
 class TestVoting:
     def test_all_ranks_say_yes(self) -> None:
         s = Stage(2).training()
-        assert s.vote() == [AnswerVote((3,), True, "")]
+        assert s.vote() == [VoteReply(True, "", calls=(3,))]
         assert s.group.state == State(1, 7)
         s.feed(OVER)  # after the commit it changes nothing
         assert s.group.state == State(1, 7)
@@ -302,15 +300,15 @@ class TestVoting:
         why = "group rank 1 asked for a new quorum instead of voting."
         s = Stage(2).training()
         s.peer_votes(0)
-        assert AnswerVote((3,), False, why) in s.ask(1, reason=JoinReason.FAILED)
+        assert VoteReply(False, why, calls=(3,)) in s.ask(1, reason=JoinReason.FAILED)
         s = Stage(2).training()
         s.ask(1, reason=JoinReason.FAILED)
-        assert s.peer_votes(0) == [AnswerVote((4,), False, why)]
+        assert s.peer_votes(0) == [VoteReply(False, why, calls=(4,))]
 
     def test_a_peers_client_that_never_had_a_quorum_has_no_lease_to_lose(self) -> None:
         s = Stage()
         s.now = 500.0
-        assert s.peer_votes() == [AnswerVote((1,), True, "")]
+        assert s.peer_votes() == [VoteReply(True, "", calls=(1,))]
 
 
 class TestOver:
@@ -319,17 +317,17 @@ class TestOver:
         s.peer_votes(0)
         push, answer = s.feed(OVER)
         assert push == OVER
-        assert answer == AnswerVote((3,), False, "quorum 7 is over: h:1 is lost")
+        assert answer == VoteReply(False, "quorum 7 is over: h:1 is lost", calls=(3,))
         assert s.feed(OVER) == []
-        assert s.peer_votes(1) == [AnswerVote((4,), False, "quorum 7 is over: h:1 is lost")]
-        assert s.vote() == [AnswerVote((5,), False, "quorum 7 is over: h:1 is lost")]
+        assert s.peer_votes(1) == [VoteReply(False, "quorum 7 is over: h:1 is lost", calls=(4,))]
+        assert s.vote() == [VoteReply(False, "quorum 7 is over: h:1 is lost", calls=(5,))]
 
     @pytest.mark.parametrize("other", [6, 8])
     def test_of_another_quorum_it_is_stale(self, other: int) -> None:
         s = Stage().training()
-        assert s.feed(QuorumRevoked(other, (), "x")) == []
-        assert of(AnswerVote, s.vote())[0].commit
-        assert Stage().feed(QuorumRevoked(other, (), "x")) == []
+        assert s.feed(RevokeQuorum(other, (), "x")) == []
+        assert of(VoteReply, s.vote())[0].commit
+        assert Stage().feed(RevokeQuorum(other, (), "x")) == []
 
 
 class TestEnds:
@@ -337,7 +335,7 @@ class TestEnds:
         s = Stage(2).training()
         s.ask(0)
         s.ask(1)
-        effects = s.feed(FencedArrived("g:2"))
+        effects = s.feed(Fence("g:2"))
         sentence = "g:1 must stop: g:2, a newer attempt of its group, is running."
         assert PushEnd(sentence, True) in effects
         assert FailCalls((3, 4), sentence, False) in effects
@@ -347,15 +345,15 @@ class TestEnds:
         s = Stage(2)
         s.ask(0)
         s.ask(1)
-        effects = s.feed(RefusedArrived("your model differs."))
+        effects = s.feed(Refuse("your model differs."))
         assert effects == [FailCalls((1, 2), "your model differs.", False), PushEnd("your model differs.", False)]
         assert s.ask(0) == [FailCalls((3,), "your model differs.", False)]
-        assert s.vote() == [AnswerVote((4,), False, "your model differs.")]
-        assert s.feed(RefusedArrived("again")) == []
+        assert s.vote() == [VoteReply(False, "your model differs.", calls=(4,))]
+        assert s.feed(Refuse("again")) == []
         assert s.feed(SessionUp()) == []  # nothing is asked any more
         s = Stage(2).training()
         s.peer_votes(0)
-        assert AnswerVote((3,), False, "no.") in s.feed(RefusedArrived("no."))
+        assert VoteReply(False, "no.", calls=(3,)) in s.feed(Refuse("no."))
 
     @pytest.mark.parametrize("asking", [False, True])
     def test_leaving(self, asking: bool) -> None:
@@ -379,9 +377,9 @@ def test_I2_all_ranks_reduce_again_or_none_does(keeps: tuple[bool, bool], still:
     s.ask(0, keeps=keeps[0])
     s.ask(1, keeps=keeps[1])
     s.feed(CallGone(2))
-    (answer,) = of(AnswerQuorum, s.arrive())
+    (answer,) = of(QuorumReply, s.arrive())
     assert answer.again is all(keeps)
-    (answer,) = of(AnswerQuorum, s.ask(1, keeps=still))
+    (answer,) = of(QuorumReply, s.ask(1, keeps=still))
     assert answer.again is (all(keeps) and still)
 
 
@@ -427,7 +425,7 @@ class TestGoesOnAlone:
         s = self.asking()
         assert s.group.goes_on_alone(1.5)
         assert not s.group.goes_on_alone(30.5)  # the lease has ended
-        (answer,) = of(AnswerQuorum, s.feed(SessionDown("silent")))
+        (answer,) = of(QuorumReply, s.feed(SessionDown("silent")))
         assert answer.calls == (3,)
         assert not s.group.goes_on_alone(2.5)
 
@@ -445,4 +443,4 @@ class TestGoesOnAlone:
     def test_not_if_it_needs_the_lighthouse(self, fields: dict[str, Any]) -> None:
         s = self.asking(**fields)
         assert not s.group.goes_on_alone(1.5)
-        assert not of(AnswerQuorum, s.feed(SessionDown("silent")))
+        assert not of(QuorumReply, s.feed(SessionDown("silent")))

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.core.group.stage import Stage
 from torchft_x.core.group.phase import TRANSITIONS, GroupPhase, Progression
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.group import CallGone, Leave, QuorumRevoked, SessionDown
+from torchft_x.core.messages.group import CallGone, Leave, SessionDown
+from torchft_x.core.messages.lighthouse import RevokeQuorum
 
 
 def phase(s: Stage) -> GroupPhase:
@@ -23,7 +24,7 @@ def test_a_way_through_all_of_them() -> None:
     s.arrive()
     assert phase(s) is GroupPhase.IN_QUORUM
     s.now = 2.0
-    s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost: it is silent."))
+    s.feed(RevokeQuorum(7, ("h:1",), "h:1 is lost: it is silent."))
     assert phase(s) is GroupPhase.REVOKED
     s.vote()
     s.ask()
@@ -34,7 +35,7 @@ def test_a_way_through_all_of_them() -> None:
         "3.0 s ago, SessionUp: The lighthouse has taken the group's hello.",
         "3.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as its grant is used up.",
         "2.0 s ago, QuorumArrived: The group holds quorum q1 (2 members, 2 of them up to date) through step 0, for 120 s.",
-        "1.0 s ago, QuorumRevoked: The quorum in hand is over: h:1 is lost: it is silent.",
+        "1.0 s ago, RevokeQuorum: The quorum in hand is over: h:1 is lost: it is silent.",
         "1.0 s ago, GroupVote: Step 0 is not committed: quorum 7 is over: h:1 is lost: it is silent.",
         "1.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as it can't go on in its quorum.",
         "1.0 s ago, Leave: g:1 is leaving the job.",
@@ -52,7 +53,7 @@ def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bo
         s.arrive()
     s.ask()
     if over:
-        s.feed(QuorumRevoked(7, (), "over."))
+        s.feed(RevokeQuorum(7, (), "over."))
     assert phase(s) is GroupPhase.JOINING
     s.feed(SessionDown("it is away"))
     s.feed(CallGone(s.calls))

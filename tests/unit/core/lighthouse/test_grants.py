@@ -10,17 +10,7 @@ import pytest
 from tests.unit.core.group.stage import Stage, joins
 from tests.unit.core.scene import OURS, Scene, issued, member, of, quorum
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.group import (
-    AnswerQuorum,
-    Ask,
-    CallGone,
-    GrantArrived,
-    GroupEffect,
-    QuorumArrived,
-    QuorumRevoked,
-    SessionDown,
-    SessionUp,
-)
+from torchft_x.core.messages.group import Ask, CallGone, GroupEffect, QuorumArrived, QuorumReply, SessionDown, SessionUp
 from torchft_x.core.messages.lighthouse import Extend, Join, Progress, RevokeQuorum
 from torchft_x.core.types import JoinReason, Quorum, State
 
@@ -259,7 +249,7 @@ class TestLighthouse:
         assert issued(s.join_all("a:1", "b:1", state=s.committed())) == [["a:1", "b:1"]]  # they take no grant
 
 
-OVER = QuorumRevoked(7, ("h:1",), "h:1 is lost")
+OVER = RevokeQuorum(7, ("h:1",), "h:1 is lost")
 GONE = SessionDown("the lighthouse is gone")
 
 
@@ -274,11 +264,11 @@ class Runner(Stage):
         return super().quorum(id, **{"granted_through": 1, **fields})
 
     def grant(self, through: int, number: int) -> list[GroupEffect]:
-        return self.feed(GrantArrived(7, through, 120.0, number))
+        return self.feed(Extend(7, through, 120.0, number))
 
     def granted(self, through: int) -> Runner:
         """Has committed one step, and been granted more."""
-        assert of(AnswerQuorum, self.grant(through, self.wants_more().number))
+        assert of(QuorumReply, self.grant(through, self.wants_more().number))
         return self
 
     def wants_more(self) -> Join:
@@ -295,7 +285,7 @@ class TestGroup:
         s = Runner()
         join = s.wants_more()
         assert join.step_seconds == 0.1
-        (answer,) = of(AnswerQuorum, s.grant(11, join.number))
+        (answer,) = of(QuorumReply, s.grant(11, join.number))
         assert answer.base == State(1, 7)
         assert s.group.waiting == ""
 
@@ -303,7 +293,7 @@ class TestGroup:
         s = Runner()
         join = s.wants_more()
         effects = s.grant(1, join.number)
-        assert of(AnswerQuorum, effects) == []
+        assert of(QuorumReply, effects) == []
         assert joins(effects)  # so that somebody answers it
 
     def test_R3_a_grant_that_answers_an_earlier_request_does_not_answer_the_join(self) -> None:
@@ -316,14 +306,14 @@ class TestGroup:
         (join,) = joins(s.ask(step=3))
         assert s.grant(20, progress.number) == []
         assert s.group.waiting
-        (answer,) = of(AnswerQuorum, s.grant(20, join.number))
+        (answer,) = of(QuorumReply, s.grant(20, join.number))
         assert answer.base == State(3, 7)
 
     def test_inside_the_grant_a_step_costs_no_message(self) -> None:
         s = Runner().granted(11)
         for step in range(1, 5):
             s.commit(step)
-            assert s.ask(step=step + 1) == [AnswerQuorum((s.calls,), s.quorum(), 120.0, State(step + 1, 7))]
+            assert s.ask(step=step + 1) == [QuorumReply(s.quorum(), 120.0, State(step + 1, 7), calls=(s.calls,))]
 
     def test_also_a_rank_that_asks_again_when_the_lease_has_ended(self) -> None:
         s = Runner(2).granted(2)
@@ -331,9 +321,9 @@ class TestGroup:
         s.ask(0, 2)
         s.ask(1, 2)
         s.feed(CallGone(s.calls))
-        assert of(AnswerQuorum, s.feed(GONE))  # rank 0 runs on
+        assert of(QuorumReply, s.feed(GONE))  # rank 0 runs on
         s.now = 120.1
-        assert of(AnswerQuorum, s.ask(1, 2))
+        assert of(QuorumReply, s.ask(1, 2))
 
     def test_R4_nor_when_the_group_has_asked_for_the_next(self) -> None:
         s = Runner(2).granted(11)
@@ -342,7 +332,7 @@ class TestGroup:
             for rank in (0, 1):
                 effects = s.ask(rank, 2, reason=reason)
         assert joins(effects)
-        assert of(AnswerQuorum, s.ask(0, 2)) == []
+        assert of(QuorumReply, s.ask(0, 2)) == []
 
     def test_what_was_asked_for_on_an_older_session_is_void(self) -> None:
         s = Runner().granted(11)
@@ -361,12 +351,12 @@ class TestGroup:
     def test_a_rank_that_has_missed_a_commit_asks_the_lighthouse(self) -> None:
         s = Runner(2).granted(11)
         s.commit(1)
-        assert of(AnswerQuorum, s.ask(1, 1)) == []
+        assert of(QuorumReply, s.ask(1, 1)) == []
 
     def test_a_step_that_was_dropped_is_no_boundary_of_this_quorum(self) -> None:
         s = Runner()
         assert joins(s.ask())
-        assert of(AnswerQuorum, s.feed(GONE)) == []
+        assert of(QuorumReply, s.feed(GONE)) == []
 
     def test_I2_a_rank_does_not_run_on_when_another_one_has_asked(self) -> None:
         s = Runner(2).granted(11)
@@ -386,7 +376,7 @@ class TestGroup:
             effects = s.feed(GONE) if when == "before" else []
             effects += s.feed(Ask(s.call(), 0, State(2, 8), step_seconds=0.1))
             effects += s.feed(GONE) if when == "after" else []
-            assert of(AnswerQuorum, effects) == []
+            assert of(QuorumReply, effects) == []
 
     def test_a_grant_while_only_some_ranks_have_asked_answers_nobody(self) -> None:
         s = Runner(2).granted(11)
@@ -418,7 +408,7 @@ class TestGroup:
         s.feed(GONE)
         for step in range(1, 41):
             s.commit(step)
-            (answer,) = of(AnswerQuorum, s.ask(step=step + 1, keeps=True))
+            (answer,) = of(QuorumReply, s.ask(step=step + 1, keeps=True))
             assert not answer.again  # nothing has to be reduced again where the quorum stands
         assert s.group.hello(s.now).granted_through == 41 + 15  # 1.5 s of steps from where it stands
 
@@ -426,12 +416,12 @@ class TestGroup:
         s = Runner().granted(4)
         s.feed(GONE)
         s.commit(1)
-        assert of(AnswerQuorum, s.ask(step=2))
+        assert of(QuorumReply, s.ask(step=2))
         told = s.group.hello(s.now).granted_through
         s.feed(SessionUp())
         for step in range(2, told):
             s.commit(step)
-            answered = of(AnswerQuorum, s.ask(step=step + 1))
+            answered = of(QuorumReply, s.ask(step=step + 1))
             assert len(answered) == (step + 1 < told), step
         assert told == 2 + 15
 
@@ -441,13 +431,13 @@ class TestGroup:
         s.commit(1)
         s.feed(GONE)
         for step in (2, 3):
-            assert of(AnswerQuorum, s.ask(step=step))
+            assert of(QuorumReply, s.ask(step=step))
             s.commit(step)
             assert s.group.hello(s.now).granted_through == step + 1 + 15
         promised = 4 + 15
         for step in range(4, promised):
             s.feed(SessionUp())
-            assert of(AnswerQuorum, s.ask(step=step))
+            assert of(QuorumReply, s.ask(step=step))
             s.commit(step)
             s.feed(SessionDown("cut"))
             assert s.group.hello(s.now).granted_through == promised
@@ -508,18 +498,18 @@ class TestGroup:
         for fields in ({"reason": JoinReason.HEALED}, {"shrink_only": True}):
             s = Runner().granted(11)
             s.commit(1)
-            assert of(AnswerQuorum, s.ask(step=2, **fields)), fields
+            assert of(QuorumReply, s.ask(step=2, **fields)), fields
             s = Runner()
             s.commit(0)
             (join,) = joins(s.ask(step=1, **fields))
-            assert of(AnswerQuorum, s.grant(11, join.number)), fields
+            assert of(QuorumReply, s.grant(11, join.number)), fields
 
     def test_R16_without_a_session_it_runs_on_until_the_lease_ends(self) -> None:
         s = Runner().granted(2)
         s.commit(1)
         (join,) = joins(s.ask(step=2, keeps=True))
         assert join.reason is JoinReason.BOUNDARY
-        (answer,) = of(AnswerQuorum, s.feed(GONE))
+        (answer,) = of(QuorumReply, s.feed(GONE))
         assert (answer.base, answer.again) == (State(2, 7), False)  # running on is no reason to reduce again
         s.commit(2)
         s.now = 120.1
@@ -535,7 +525,7 @@ class TestGroup:
         effects = [effect for rank in range(asked_before) for effect in s.ask(rank, step=2)]
         effects += s.feed(GONE)
         effects += [effect for rank in range(asked_before, 3) for effect in s.ask(rank, step=2)]
-        answers = of(AnswerQuorum, effects)
+        answers = of(QuorumReply, effects)
         assert sum(len(answer.calls) for answer in answers) == 3
         assert {answer.base for answer in answers} == {State(2, 7)}
 
@@ -545,9 +535,9 @@ class TestGroup:
             s = Runner(ranks)
             join = s.wants_more()
             s.feed(CallGone(s.calls))
-            answers = of(AnswerQuorum, s.grant(11, join.number))
+            answers = of(QuorumReply, s.grant(11, join.number))
             assert [a.base for a in answers] == [State(1, 7)] * (ranks - 1)
-            (again,) = of(AnswerQuorum, s.ask(ranks - 1, 1))
+            (again,) = of(QuorumReply, s.ask(ranks - 1, 1))
             assert again.base == State(1, 7)
 
     @pytest.mark.parametrize("why", ["lease", "over"])
@@ -573,9 +563,9 @@ class TestGroup:
         """The step has begun; whether it may commit is asked at the commit (R13)."""
         s = Runner(2).granted(11)
         s.commit(1)
-        assert of(AnswerQuorum, s.ask(0, 2))
+        assert of(QuorumReply, s.ask(0, 2))
         if over:
             s.feed(OVER)
         else:
             s.now = 120.1
-        assert bool(of(AnswerQuorum, s.ask(1, 2))) is not over
+        assert bool(of(QuorumReply, s.ask(1, 2))) is not over

@@ -236,11 +236,11 @@ class TestAttempts:
     def test_the_number_that_was_told_is_not_fenced_and_an_older_attempt_does_not_lower_it(self) -> None:
         s = Scene()  # a lighthouse after another one, which the members come back to in any order
         s.hello("g_0:new", attempt_id=AttemptId(7, 9.0))
-        assert of(Fence, s.hello("g_0:old", attempt_id=AttemptId(3, 1.0))) == [Fence(2, "g_0:new")]
+        assert of(Fence, s.hello("g_0:old", attempt_id=AttemptId(3, 1.0))) == [Fence("g_0:new", 2)]
         s.feed(AttemptBegun("0", 3))
         assert s.lighthouse.next_attempt("0") == 8
         fenced = of(Fence, s.hello("g_0:next", attempt_id=AttemptId(8, 0.0)))  # whatever its host's clock
-        assert fenced == [Fence(1, "g_0:next")]
+        assert fenced == [Fence("g_0:next", 1)]
         assert s.feed(Closed(1)) == []  # known already
 
     def test_R9b_a_lighthouse_that_does_not_know_its_own_boot_believes_no_refusal(self) -> None:

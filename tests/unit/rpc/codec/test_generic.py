@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import RefusedError
@@ -77,9 +76,9 @@ def test_bytes_that_are_no_message_are_refused_by_name() -> None:
 
 
 def test_an_envelope_knows_what_is_in_it() -> None:
-    down = OneOf(pb.Down, fenced=Codec(pb.Fenced, gm.FencedArrived))
-    assert down.encode(gm.FencedArrived("b")) == pb.Down(fenced=pb.Fenced(by="b"))
-    assert down.decode(pb.Down(fenced=pb.Fenced(by="b"))) == gm.FencedArrived("b")
+    down = OneOf(pb.Down, fenced=Codec(pb.Fenced, lm.Fence))
+    assert down.encode(lm.Fence("b")) == pb.Down(fenced=pb.Fenced(by="b"))
+    assert down.decode(pb.Down(fenced=pb.Fenced(by="b"))) == lm.Fence("b")
     assert down.decode(pb.Down(pong=pb.Ping())) is None
     with pytest.raises(KeyError):
         down.encode(AttemptId())

@@ -69,8 +69,8 @@ def test_a_quorum_survives(quorum: Quorum) -> None:
 def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, number: int, span: float) -> None:
     up = messages.parse(pb.Up, messages.up_bytes(lm.Progress(0, quorum, step, number, span)), "message")
     assert messages.up_to_event(7, up) == lm.Progress(7, quorum, step, number, span)
-    down = messages.parse(pb.Down, messages.down_bytes(lm.Extend(7, quorum, step, span, number)), "message")
-    assert messages.down_to_event(down) == gm.GrantArrived(quorum, step, span, number)
+    down = messages.parse(pb.Down, messages.down_bytes(lm.Extend(quorum, step, span, number, 7)), "message")
+    assert messages.down_to_event(down) == lm.Extend(quorum, step, span, number)
 
 
 @given(
