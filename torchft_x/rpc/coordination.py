@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import grpc
@@ -298,22 +298,13 @@ class ManagerClient:
             reason=JoinReason.FAILED.value if commit_failures else JoinReason.BOUNDARY.value,
         )
         p = messages.parse(peer_pb.ManagerQuorumResponse, self._call("Quorum", request, timeout), "answer")
-        return QuorumResult(
-            quorum_id=p.quorum_id,
-            replica_rank=p.replica_rank,
-            replica_world_size=p.replica_world_size,
-            recover_src_manager_address=p.recover_src_manager_address,
-            recover_src_replica_rank=p.recover_src_replica_rank if p.HasField("recover_src_replica_rank") else None,
-            recover_dst_replica_ranks=list(p.recover_dst_replica_ranks),
-            store_address=p.store_address,
-            max_step=p.max_step,
-            max_replica_rank=p.max_replica_rank if p.HasField("max_replica_rank") else None,
-            max_world_size=p.max_world_size,
-            heal=p.heal,
-            commit_failures=p.commit_failures,
-            replica_ids=list(p.replica_ids),
-            reconfigure_handles=list(p.reconfigure_handles),
-        )
+        result = QuorumResult(**{f.name: getattr(p, f.name) for f in fields(QuorumResult)})
+        for name in ("recover_src_replica_rank", "max_replica_rank"):
+            if not p.HasField(name):
+                setattr(result, name, None)
+        for name in ("recover_dst_replica_ranks", "replica_ids", "reconfigure_handles"):
+            setattr(result, name, list(getattr(p, name)))
+        return result
 
     def _checkpoint_metadata(self, rank: int, timeout: Seconds) -> str:
         request = peer_pb.CheckpointMetadataRequest(rank=rank)

@@ -42,7 +42,7 @@ class CompatibilityCheck:
     def __init__(self, members: MemberTable, quorum_state: QuorumState) -> None:
         self._members = members  # every known member, with its declarations
         self._quorum_state = quorum_state  # the present quorum
-        self._kinds: dict[int, Fingerprint] = {}  # each distinct declaration once, by its `id()`
+        self._kinds: list[Fingerprint] = []  # each distinct declaration once: hundreds of groups declare the same
         self._differ = False  # whether two of these can't train together
 
     def declare(self, record: MemberRecord, traits: Fingerprint) -> str:
@@ -50,10 +50,10 @@ class CompatibilityCheck:
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
             return _sentence(f"{_named(record)} has changed while it runs: {clause}; declare once, before training")
-        record.traits = next((kind for kind in self._kinds.values() if kind == traits), traits)
-        if id(record.traits) not in self._kinds:  # hundreds of groups declare the same: store it once
-            self._differ = self._differ or any(difference(traits, kind) for kind in self._kinds.values())
-            self._kinds[id(traits)] = traits
+        if traits not in self._kinds:
+            self._differ = self._differ or any(difference(traits, kind) for kind in self._kinds)
+            self._kinds.append(traits)
+        record.traits = self._kinds[self._kinds.index(traits)]
         return ""
 
     def misfits(self) -> list[tuple[MemberRecord, str]]:
@@ -65,21 +65,20 @@ class CompatibilityCheck:
         present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
         if self._quorum_state.missing and not any(self._inside(r) for r in present):
             return []  # after a restart of the lighthouse the members that count have yet to declare
-        fitting: dict[int, MemberRecord] = {}  # `id()` of a declaration -> the first member that counts with it
+        fitting: list[MemberRecord] = []  # the first member that counts of each declaration
         found: list[tuple[MemberRecord, str]] = []
         for record in sorted(present, key=self._precedence):
-            differs = next(((o, d) for o in fitting.values() if (d := _difference(record, o))), None)
-            if differs is None:
-                fitting.setdefault(id(record.traits), record)
-            elif record.join is not None:
+            differs = next(((o, d) for o in fitting if (d := _difference(record, o))), None)
+            if differs is None and not any(o.traits is record.traits for o in fitting):
+                fitting.append(record)
+            elif differs is not None and record.join is not None:
                 found.append((record, _refusal(record, *differs)))
         return found
 
     def _recount(self) -> None:
         """Forget the declarations that no member holds any more, and compare the rest again."""
-        self._kinds = {id(r.traits): r.traits for r in self._members if r.traits is not None}
-        kinds = list(self._kinds.values())
-        self._differ = any(difference(a, b) for a, b in combinations(kinds, 2))
+        self._kinds = list({id(r.traits): r.traits for r in self._members if r.traits is not None}.values())
+        self._differ = any(difference(a, b) for a, b in combinations(self._kinds, 2))
 
     def _inside(self, record: MemberRecord) -> bool:
         return record.replica_id in self._quorum_state.inside

@@ -31,7 +31,7 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
 from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.lighthouse.failover.lease import Lease
-from torchft_x.rpc.lighthouse.log import NoteLog
+from torchft_x.rpc.lighthouse.log import log_note, log_quorum
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
@@ -86,7 +86,6 @@ class LighthouseShell:
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
         self._on_verdict = on_verdict
         self.serves = lease.holds if lease is not None else lambda: True  # whether this process may send messages
-        self._notes = NoteLog(log)  # logs changes, not each step
         self._ids = itertools.count(1)  # keys of sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # sessions after their hello, by key
         self._members: dict[int, tuple[str, AttemptId]] = {}  # replica id and attempt of each of these sessions
@@ -230,7 +229,7 @@ class LighthouseShell:
             self._send(effect.sessions, self._encoded(quorum))
         if effect.calls:
             self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
-        self._notes.issued(quorum)
+        log_quorum(log, quorum)
         self.recorder.issued(effect)
         if quorum.config_id == quorum.id:  # members changed or a step failed; further steps write no event
             self._events.emit(
@@ -270,7 +269,7 @@ class LighthouseShell:
             self._peers.refuse(effect.call, effect.sentence)
 
     def _note(self, note: Note) -> None:
-        self._notes.note(note)
+        log_note(log, note)
         self.recorder.noted(note)
         if note.event in EVENTS:
             self._events.emit(

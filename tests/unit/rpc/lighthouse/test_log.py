@@ -8,7 +8,7 @@ import pytest
 
 from torchft_x.core.messages.common import Note
 from torchft_x.core.types import Member, Quorum, State
-from torchft_x.rpc.lighthouse.log import NoteLog
+from torchft_x.rpc.lighthouse.log import log_note, log_quorum
 
 log = logging.getLogger("torchft_x.test_lighthouse_log")
 
@@ -22,7 +22,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def test_only_quorums_that_change_something_are_said(lines: pytest.LogCaptureFixture) -> None:
     """In torchft's words: `Detected quorum change, bumping quorum_id to N`, `Quorum!`, `world_size`, `commit_failures`. The
     secret of a store is not for the log."""
-    notes = NoteLog(log)
     members = (
         Member(
             "a:1",
@@ -35,7 +34,7 @@ def test_only_quorums_that_change_something_are_said(lines: pytest.LogCaptureFix
         Member("b:1", "http://worker-0:40525", "worker-0:44595", world_size=8),
     )
     for quorum_id, config_id in ((11, 11), (12, 11), (13, 13), (14, 13)):
-        notes.issued(Quorum(quorum_id, config_id, quorum_id - 10, members))
+        log_quorum(log, Quorum(quorum_id, config_id, quorum_id - 10, members))
     said = (
         "a:1 (step 21, world_size 8, commit_failures 1, address http://worker-1:41093, store_address worker-1:33745), "
         "b:1 (step 0, world_size 8, commit_failures 0, address http://worker-0:40525, store_address worker-0:44595)"
@@ -49,9 +48,8 @@ def test_only_quorums_that_change_something_are_said(lines: pytest.LogCaptureFix
 
 
 def test_notes_have_levels(lines: pytest.LogCaptureFixture) -> None:
-    notes = NoteLog(log)
     for event in ("member_lost", "leave", "hello", "undecided"):
-        notes.note(Note(event, event))
-    notes.note(Note("member_lost", "a:1 has left.", cause="left"))
+        log_note(log, Note(event, event))
+    log_note(log, Note("member_lost", "a:1 has left.", cause="left"))
     said = [(r.levelname, r.message) for r in lines.records]
     assert said == [("WARNING", "member_lost"), ("INFO", "leave"), ("INFO", "undecided"), ("INFO", "a:1 has left.")]
