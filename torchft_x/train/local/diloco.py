@@ -7,7 +7,7 @@ Papers: arXiv 2311.08105 and 2501.18512.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,14 +24,14 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.fragments import Fragment
-from torchft_x.train.local.inner_loop import FragmentPart, InnerLoop, bucket_bytes
+from torchft_x.train.local.inner_loop import Apart, InnerLoop, bucket_bytes
 from torchft_x.train.local.islands import Island, Leading
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 
-class DiLoCo:
+class DiLoCo(Apart):
     """Exchange of pseudo-gradients every `sync_every` inner steps, one fragment of the model after the other.
 
     ::
@@ -126,8 +126,9 @@ class DiLoCo:
         quantizes = fmt is not None
         if quantizes:
             manager.declare_quantization(should_quantize)
+        make = Fragment if island is None else partial(Leading, island)
         self._fragments = [
-            Fragment(
+            make(
                 module,
                 outer,
                 carries_outer=not shared or i == 0,
@@ -150,21 +151,15 @@ class DiLoCo:
             )
             outer = outers[i] if not shared or i == 0 else None
             manager.context.committed.compare(fragment.module, fragment.original_parameters, outer)
-        parts: list[FragmentPart] = list(self._fragments)
-        if island is not None:
-            parts = [Leading(island, self._fragments[0])]
         self._manager = manager
         self._island = island
         self._loop = InnerLoop(
-            manager, inner_optimizer, settings, parts, key="DiLoCo", cap=cap, quantize=should_quantize,
+            manager, inner_optimizer, settings, self._fragments, key="DiLoCo", cap=cap, quantize=should_quantize,
             weight=weight, quorum_timeout=quorum_timeout, followers=island,
             trainable=list(map(TrainableParameters, modules)),
         )  # fmt: skip
         self._entered = False
         self._resumed = False  # whether a checkpoint was loaded
-
-    def __repr__(self) -> str:
-        return f"DiLoCo({self._loop.schedule})"
 
     def __enter__(self) -> DiLoCo:
         if not self._entered:  # weights loaded since construction become the global ones
@@ -175,27 +170,6 @@ class DiLoCo:
         self._entered = True
         self._begin()
         return self
-
-    def _begin(self) -> None:
-        self._loop.enter()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._loop.exit(exc_type, exc, traceback)
-
-    @property
-    def exchanges(self) -> int:
-        """Number of committed outer steps of all fragments together. It is equal in all groups."""
-        return self._loop.schedule.exchanges
-
-    @property
-    def progress(self) -> int:
-        """Number of inner steps behind the common weights, plus those of this period.
-
-        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
-        """
-        return self._loop.schedule.progress
 
     @property
     def global_parameters(self) -> list[dict[str, torch.Tensor]]:

@@ -142,20 +142,11 @@ class Fragment:
             raise TransferError(
                 "the source's fragment has other parameters or shards; cut the model alike in all groups."
             )
-        for name, value in came.items():
-            here = self.original_parameters[name]
-            if not isinstance(value, torch.Tensor) or value.shape != here.shape or value.dtype != here.dtype:
-                raise TransferError(
-                    f"{name} has another shape or type at the source; cut the model alike in all groups."
-                )
         if (state["outer_optimizer"] is not None) != self._carries_outer:
             raise TransferError(
                 "the source shares its outer optimizers in another way; run the same script in all groups."
             )
-        for name, value in came.items():
-            here = self.original_parameters[name]
-            if here.data_ptr() != value.data_ptr():
-                here.copy_(value)
+        take(self.original_parameters, came)
         if self._carries_outer:
             load_optimizer(self._outer, state["outer_optimizer"])
 
@@ -194,6 +185,17 @@ class Fragment:
             key: like(p, shard_of(p, value)) if isinstance(value, torch.Tensor) and value.shape == p.shape else value
             for key, value in values.items()
         }
+
+
+def take(mine: dict[str, torch.Tensor], came: dict[str, Any]) -> None:
+    """Copy values to `mine`, which has the same names. Raises `TransferError`, before anything is changed."""
+    for name, here in mine.items():
+        value = came[name]
+        if not isinstance(value, torch.Tensor) or value.shape != here.shape or value.dtype != here.dtype:
+            raise TransferError(f"{name} has another shape or type at the source; cut the model alike in all groups.")
+    for name, here in mine.items():
+        if here.data_ptr() != came[name].data_ptr():
+            here.copy_(came[name])
 
 
 def _check(params: dict[str, nn.Parameter]) -> None:

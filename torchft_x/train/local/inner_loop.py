@@ -25,6 +25,7 @@ from torchft_x.train.local.flat_buffers import Part
 from torchft_x.train.optim import OptimizerWrapper
 
 if TYPE_CHECKING:
+    from torchft_x.train.local.islands import Island
     from torchft_x.train.manager import Manager
 
 QUORUM_TIMEOUT = 3600.0
@@ -51,16 +52,6 @@ class FragmentPart(Part, Protocol):
         """Go on from the state of another group, which was just loaded."""
 
 
-class Followers(Protocol):
-    """Interface to the other ranks of an island, which have no Manager."""
-
-    def go_on(self, exchanges: int, progress: int) -> None:
-        """Let the followers make their next inner step."""
-
-    def fail(self) -> None:
-        """Make the followers raise, because this rank raises."""
-
-
 class InnerLoop:
     """Inner loop of `LocalSGD` and `DiLoCo`. Counts inner steps and runs the exchanges. Used by the training thread.
 
@@ -75,7 +66,7 @@ class InnerLoop:
         weight: called before an exchange; returns the weight of this group's work in the average (0 or more, in the
             same unit in all groups). If None, all groups have the same weight.
         quorum_timeout: seconds of each quorum; an hour if None.
-        followers: other ranks of the group, which wait for this rank after each step.
+        followers: the island whose other ranks wait for this rank after each step.
         trainable: parameters of each fragment, checked before each step.
     """
 
@@ -83,7 +74,7 @@ class InnerLoop:
         self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[FragmentPart], *,
         key: str, cap: int | None = BUCKET_BYTES, quantize: bool | str = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
-        followers: Followers | None = None, trainable: Sequence[TrainableParameters] = (),
+        followers: Island | None = None, trainable: Sequence[TrainableParameters] = (),
     ) -> None:  # fmt: skip
         if isinstance(optimizer, OptimizerWrapper):
             raise ConfigError(
@@ -261,6 +252,36 @@ class InnerLoop:
             raise TransferError("the source's state has no number of exchanges; run the same script in all groups.")
         self.schedule.healed(exchanges)
         self._healed = True
+
+
+class Apart:
+    """The part that `LocalSGD` and `DiLoCo` have in common: the inner loop, begun and ended by ``with``."""
+
+    _loop: InnerLoop
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._loop.schedule})"
+
+    def _begin(self) -> None:
+        self._loop.enter()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._loop.exit(exc_type, exc, traceback)
+
+    @property
+    def exchanges(self) -> int:
+        """Number of committed exchanges of all fragments together. It is equal in all groups."""
+        return self._loop.schedule.exchanges
+
+    @property
+    def progress(self) -> int:
+        """Number of inner steps behind the common weights, plus those of this period.
+
+        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
+        """
+        return self._loop.schedule.progress
 
 
 def bucket_bytes(use_bucketization: bool, cap_mb: float | None) -> int | None:

@@ -24,7 +24,6 @@ from torchft_x.errors import ConfigError, StepError
 from torchft_x.observe.events import EventLog
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.shards import is_dtensor, local
-from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.fragments import Fragment
 
 
@@ -168,36 +167,25 @@ class Island:
         return found
 
 
-class Leading:
-    """Part that `InnerLoop` averages on an island's rank 0: a fragment that holds the island's whole model."""
+class Leading(Fragment):
+    """Fragment on an island's rank 0 that holds the island's whole model."""
 
-    def __init__(self, island: Island, fragment: Fragment) -> None:
+    def __init__(self, island: Island, *args: Any, **kwargs: Any) -> None:
         self._island = island
-        self._fragment = fragment
-
-    @property
-    def device(self) -> torch.device:
-        return self._fragment.device
-
-    @property
-    def feedback(self) -> ErrorFeedback | None:
-        return self._fragment.feedback
-
-    def tensors(self) -> Sequence[torch.Tensor]:
-        return self._fragment.tensors()
+        super().__init__(*args, **kwargs)
 
     def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
         self._island.gather()
-        yield from self._fragment.fill(views)
+        yield from super().fill(views)
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
-        if self._fragment.alpha:
+        if self.alpha:
             self._island.gather()  # to include inner steps since the send
-        self._fragment.apply(averages)
+        super().apply(averages)
         self._island.spread()
 
     def after_heal(self) -> None:
-        self._fragment.after_heal()
+        super().after_heal()
         self._island.spread()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,13 +16,14 @@ from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.shards import like, local, shard_of
 from torchft_x.train.ddp.trainable import TrainableParameters
-from torchft_x.train.local.inner_loop import InnerLoop
+from torchft_x.train.local.fragments import take
+from torchft_x.train.local.inner_loop import Apart, InnerLoop
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 
-class LocalSGD:
+class LocalSGD(Apart):
     """Averaging of the weights of all groups after every `sync_every` steps of the optimizer.
 
     ::
@@ -66,34 +66,10 @@ class LocalSGD:
             trainable=[TrainableParameters(model, frozen=True)],
         )  # fmt: skip
 
-    def __repr__(self) -> str:
-        return f"LocalSGD({self._loop.schedule})"
-
     def __enter__(self) -> LocalSGD:
         self._entered = True
         self._begin()
         return self
-
-    def _begin(self) -> None:
-        self._loop.enter()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._loop.exit(exc_type, exc, traceback)
-
-    @property
-    def exchanges(self) -> int:
-        """Number of averages that were committed, by all groups together."""
-        return self._loop.schedule.exchanges
-
-    @property
-    def progress(self) -> int:
-        """Number of inner steps behind the common weights, plus those of this period.
-
-        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
-        """
-        return self._loop.schedule.progress
 
     def sync(self) -> None:
         """Average now, after waiting until the other groups come to their next exchange."""
@@ -156,14 +132,7 @@ class _Weights:
         if not isinstance(state, dict) or set(state) != set(self._params):
             raise TransferError("the source's weights have other names; run the same script in all groups.")
         reshard(self._model)
-        for name, p in self._params.items():
-            mine, came = local(p), state[name]
-            if came.shape != mine.shape or came.dtype != mine.dtype:
-                raise TransferError(
-                    f"{name} has another shape or type at the source; cut the model alike in all groups."
-                )
-            if mine.data_ptr() != came.data_ptr():
-                mine.copy_(came)
+        take(self.state_dict(), state)
 
     def saved(self) -> dict[str, torch.Tensor]:
         return {name: like(p, local(p)) for name, p in self._params.items()}
