@@ -1,10 +1,10 @@
-"""Interface through which the reducer reduces gradients: the Manager's step loop, or the methods of a stand-in."""
+"""The object through which the reducer reduces gradients: the Manager's step loop, or the methods of a stand-in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,68 +14,24 @@ from torchft_x.errors import StepError
 from torchft_x.train.manager import Manager
 from torchft_x.train.step.reductions import LocalGradients
 
+if TYPE_CHECKING:
+    from torchft_x.train.step.step_loop import StepLoop
+
 _REDUCES = ("allreduce", "report_error")
 
 
-class DataOfStep(Protocol):
-    """The part of `StepData` that reductions of gradients need."""
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether gradients of this backward only accumulate."""
-
-    @property
-    def reproducible(self) -> bool:
-        """Whether the step's slots are summed in a fixed order, with `GradientSteps.sum_slots`."""
-
-    @property
-    def dealt(self) -> object:
-        """Value that differs between steps whose data is dealt."""
-
-    @property
-    def slot(self) -> int | None:
-        """Slot of this backward; None if its gradient does not count."""
-
-    @property
-    def next_slot(self) -> int | None:
-        """Slot of the next backward of the step; None if this is the last one."""
-
-
-UNDEALT: DataOfStep = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None, next_slot=None)
+UNDEALT: Any = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None, next_slot=None)
 """Data that the script chooses by itself."""
 
 
-class GradientSteps(Protocol):
-    """The part of `StepLoop` that reductions of gradients need."""
-
-    @property
-    def data(self) -> DataOfStep:
-        """Data of the current step, of which the gradients are."""
-
-    def scale(self) -> float | None:
-        """Return the factor for this rank's gradients without waiting; None while the quorum has not come."""
-
-    def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        """Start a reduction in place, SUM or AVG. Return a `Work` whose ``wait`` returns whether it succeeded."""
-
-    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor], scratch: Scratch) -> Any:
-        """Start the sum of all slots into `out`, from this rank's sums over nodes (`StepLoop.sum_slots`)."""
-
-    def reject_step(self, error: Exception) -> None:
-        """Report that this step can't be committed."""
-
-    def end_pass(self, kept: LocalGradients, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
-        """End a pass over gradients (`StepLoop.end_pass`)."""
-
-
-def steps_of(manager: Any) -> GradientSteps:
+def steps_of(manager: Any) -> StepLoop | ThroughManager:
     """Return the Manager's step loop, so that the reducer calls it directly.
 
     For a stand-in for a Manager, or a Manager whose `allreduce` or `report_error` a script replaced, return an adapter
     that calls its methods.
     """
-    steps: GradientSteps | None = getattr(manager, "__dict__", {}).get("steps")
-    return steps if steps is not None and not _reduces_itself(manager) else _ThroughManager(manager, steps)
+    steps: StepLoop | None = getattr(manager, "__dict__", {}).get("steps")
+    return steps if steps is not None and not _reduces_itself(manager) else ThroughManager(manager, steps)
 
 
 def _reduces_itself(manager: Any) -> bool:
@@ -85,15 +41,15 @@ def _reduces_itself(manager: Any) -> bool:
     return any(name in vars(manager) or getattr(kind, name) is not getattr(Manager, name) for name in _REDUCES)
 
 
-class _ThroughManager:
+class ThroughManager:
     """Adapter that reduces through a Manager's methods. Without `steps`, `should_commit` decides each step."""
 
-    def __init__(self, manager: Any, steps: GradientSteps | None) -> None:
+    def __init__(self, manager: Any, steps: StepLoop | None) -> None:
         self._manager = manager
         self._steps = steps
 
     @property
-    def data(self) -> DataOfStep:
+    def data(self) -> Any:
         return UNDEALT if self._steps is None else self._steps.data
 
     def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor], scratch: Scratch) -> Any:
