@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.messages.job import SupervisorGone
+from torchft_x.core.messages.job import AttemptExited, SupervisorGone
 
 
 class Book:
@@ -49,7 +49,7 @@ class Book:
             self._heard[event.replica_id] = now
         elif isinstance(event, (m.Closed, m.Leave)):
             self.drop(event.session)
-        elif isinstance(event, m.AttemptEnded):
+        elif isinstance(event, AttemptExited):
             name = event.attempt_token.removeprefix("token-")
             for session in [s for s, n in self._sessions.items() if n == name]:
                 self.drop(session)

@@ -22,7 +22,7 @@ from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorGone, SupervisorHere, TellStop
 from torchft_x.core.types import Member, Quorum, State, group_of
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
 from torchft_x.rpc.transport.streams.session import Keepalive
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 UNIX = 1_700_000_000.0  # Unix time in seconds at virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
-_TOLD = (lm.AttemptBegun, lm.AttemptEnded, lm.AttemptHalted, lm.CopyHeld)  # reports of supervisors
+_TOLD = (AttemptStarted, AttemptExited, lm.AttemptHalted, lm.CopyHeld)  # reports of supervisors
 _CLOSING = 0.0005  # seconds that a server needs to end a stream
 
 
@@ -226,7 +226,7 @@ class LighthouseNode:
                 if effect.replica_id not in self._probing:
                     self._probing.add(effect.replica_id)
                     self._probe(effect.replica_id, effect.address, 0.01, 0.0)
-            elif isinstance(effect, lm.StopGroup):
+            elif isinstance(effect, TellStop):
                 note(name, "stops {}: {}", effect.group, effect.sentence)
                 supervisor = self.world.supervisors.get(effect.group)
                 if supervisor is not None:
@@ -341,7 +341,7 @@ class LighthouseNode:
             if isinstance(message, lm.CopyHeld):
                 self.copies[group] = (number, message.state)
             self.feed(lm.SupervisorHeard(number))
-            self.feed(message if isinstance(message, lm.AttemptEnded) else replace(message, stream=number))
+            self.feed(message if isinstance(message, AttemptExited) else replace(message, stream=number))
 
     def _greet(self, stream: Stream, hello: lm.Hello) -> None:
         """Open a member's session: let the machine accept or refuse its hello, and answer."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tests.sim.book import Book
 from tests.sim.ending import Departures
 from torchft_x.core.messages import lighthouse as lm
+from torchft_x.core.messages.job import AttemptExited
 from torchft_x.core.types import JoinReason, Member, Quorum, State, group_of
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class QuorumChecks:
 
     def on_lighthouse_event(self, node: LighthouseNode, event: lm.LighthouseEvent) -> None:
         """Record an event in the lighthouse's book, and whether it disturbs the newest quorum."""
-        if self.newest is not None and (isinstance(event, (lm.Hello, lm.Leave, lm.Closed, lm.AttemptEnded)) or (
+        if self.newest is not None and (isinstance(event, (lm.Hello, lm.Leave, lm.Closed, AttemptExited)) or (
                 isinstance(event, lm.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
             self._troubled.add(self.newest.id)
         self.books[node.site].enter(event, node.clock.read(self._world.now))

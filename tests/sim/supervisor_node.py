@@ -15,6 +15,7 @@ from tests.sim.group_node import GroupNode
 from tests.sim.held import SupervisorMemory
 from tests.sim.lighthouse_node import UNIX, SupervisorHello
 from tests.sim.uplink import Uplink
+from torchft_x.core.messages import job
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import AttemptId, State
 
@@ -44,8 +45,8 @@ class SupervisorNode:
         self.memory = SupervisorMemory(world.config.ranks) if world.config.memory else None
         self._hopeless = 0  # number of attempts in a row that could not heal within their library
         self.uplink = Uplink(world, self.process, self)
-        self._reports: list[m.AttemptEnded] = []  # exits, reported again after each reconnect
-        self._begun: m.AttemptBegun | None = None  # the running attempt
+        self._reports: list[job.AttemptExited] = []  # exits, reported again after each reconnect
+        self._begun: job.AttemptStarted | None = None  # the running attempt
         self._halted: tuple[Process, float] | None = None  # process reported as stopped, time of its stop
 
     def start(self) -> None:
@@ -66,7 +67,7 @@ class SupervisorNode:
         self.attempt += 1
         self.node = GroupNode(world, self, replica_id, attempt_id)
         self._halted = None
-        self._begun = m.AttemptBegun(self.group, attempt_id.number, attempt_id.token)
+        self._begun = job.AttemptStarted(self.group, attempt_id.number, attempt_id.token)
         self.uplink.send(self._begun)
         world.nodes[replica_id] = self.node
         world.after(world.rng.uniform(*world.config.startup), self.node.process, self.node.start)
@@ -74,7 +75,7 @@ class SupervisorNode:
     def on_exit(self, node: GroupNode, code: int) -> None:
         """Report the end of an attempt after all its processes have ended, and start the next if the rules allow."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        report = m.AttemptEnded(node.attempt_id.token, code)
+        report = job.AttemptExited(self.group, node.attempt_id.number, node.attempt_id.token, code, "")
         self._begun = None
         self._tell_held()
         self.report(report)
@@ -145,10 +146,10 @@ class SupervisorNode:
         for end in self._reports:
             again.report(end)
         if self._begun is not None:
-            again.report(m.AttemptEnded(self._begun.attempt_token, -9))
+            again.report(job.AttemptExited(self.group, self._begun.attempt, self._begun.attempt_token, -9, ""))
         return again
 
-    def report(self, end: m.AttemptEnded) -> None:
+    def report(self, end: job.AttemptExited) -> None:
         """Report the end of an attempt, now and after each reconnect."""
         self._reports.append(end)
         self.uplink.send(end)

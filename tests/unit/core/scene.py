@@ -9,9 +9,8 @@ from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import SupervisorHere
+from torchft_x.core.messages.job import AttemptExited, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
-    AttemptEnded,
     Closed,
     Fence,
     Heartbeat,
@@ -166,7 +165,7 @@ class Scene:
 
     def exited(self, replica_id: str, code: int = -9) -> list[LighthouseEffect]:
         """Report the end of a member, as its supervisor does."""
-        return self.feed(AttemptEnded(f"token-{replica_id}", code))
+        return self.feed(AttemptExited(replica_id.split(":")[0], 0, f"token-{replica_id}", code, ""))
 
     # --- peer's clients, supervisors, time -----------------------------------------------------------------------
 

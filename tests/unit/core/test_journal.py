@@ -11,9 +11,8 @@ from tests.unit.core.scene import BOOT, UNIX, Scene, issued, member, of, quorum
 from torchft_x.core.journal import Absent, JournalEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted
 from torchft_x.core.messages.lighthouse import (
-    AttemptBegun,
-    AttemptEnded,
     Fence,
     Hello,
     Issue,
@@ -100,7 +99,7 @@ def test_R8c_who_died_in_the_same_moment_is_known_by_its_supervisors_word() -> N
     for name in ("a:1", "b:1"):
         scene.hello(name)
         scene.join(name, scene.quorums[name].top, JoinReason.FAILED)
-    assert issued(scene.feed(AttemptEnded("token-c:1", -9))) == [["a:1", "b:1"]]
+    assert issued(scene.feed(AttemptExited("c", 0, "token-c:1", -9, ""))) == [["a:1", "b:1"]]
 
 
 @pytest.mark.parametrize("heard", ["nothing", "its supervisor", "a neighbour"])
@@ -116,7 +115,7 @@ def test_R8c_a_member_on_the_lost_host_of_the_lighthouse_before_is_waited_for_as
     scene.wait(0.1)
     if heard == "its supervisor":
         scene.announce("c")
-        scene.feed(AttemptBegun("c", 0, "token-c:1"))
+        scene.feed(AttemptStarted("c", 0, "token-c:1"))
     scene.wait(limits.host - 0.2, alive=("a:1",))
     assert not scene.record("c:1").lost
     if heard == "its supervisor":
@@ -183,7 +182,7 @@ def test_R8c_two_deaths_around_a_restart_cost_no_lease(told_again: bool, lightho
         before = scene = follow(before, kept(before))
         if told_again:
             scene.exited("b:1")
-    scene.feed(AttemptEnded("token-a:1", -9))
+    scene.feed(AttemptExited("a", 0, "token-a:1", -9, ""))
     scene.hello("b:2", attempt_id=AttemptId(1, 0.0, "token-b:2"))
     assert issued(scene.join("b:2", reason=JoinReason.NEW)) == [["b:2"]]
 
@@ -371,7 +370,7 @@ def test_M3_a_new_lineage_waits_for_the_supervisors_that_come_back_to_a_new_ligh
     before = trained("0:1", "1:1", steps=3)
     before.exited("1:1")
     scene = follow(before, kept(before), join_timeout=60.0)
-    scene.feed(AttemptEnded("token-0:1", -9))
+    scene.feed(AttemptExited("0", 0, "token-0:1", -9, ""))
     scene.hello("0:2", attempt_id=AttemptId(1, 0.0, "token-0:2"))
     assert not of(Issue, scene.join("0:2", reason=JoinReason.NEW))
     assert "nothing was heard yet of the supervisors of 1:1" in scene.lighthouse.undecided

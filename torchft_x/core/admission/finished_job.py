@@ -22,7 +22,8 @@ from dataclasses import replace
 from torchft_x.core.journal import Departure, JournalEntry
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
-from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, StopGroup
+from torchft_x.core.messages.job import TellStop
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse
 from torchft_x.core.quorum.rule import Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
 from torchft_x.timing import TIMING
@@ -196,7 +197,7 @@ class FinishedJob:
             if record.session is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
                 self.early |= {record.replica_id}  # a stopped process may exit with 0, which finishes nothing
                 group = self._members.supervisors.group_of(record.attempt_id.token)
-                effects.append(StopGroup(group, reason) if group else Refuse(reason, session=record.session))
+                effects.append(TellStop(group, 0, reason) if group else Refuse(reason, session=record.session))
         return effects
 
     def _held_since(self, record: MemberRecord, now: float) -> float:

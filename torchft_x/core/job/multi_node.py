@@ -17,18 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import AttemptExited, AttemptStarted
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
+from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.core.messages.nodes import (
-    CloseStream,
     NodeDone,
     NodeEffect,
     NodeEnded,
     NodeEvent,
     NodeGone,
-    NodeHere,
     NodeReady,
     NodeStarted,
-    RefuseNode,
     SendAttemptOver,
     SendBegin,
     SendStop,
@@ -127,7 +125,7 @@ class GangCoordinator:
         """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if isinstance(event, Tick):
             return [effect for group in self._groups.values() for effect in self._follow_up(group, now)]
-        if isinstance(event, NodeHere):
+        if isinstance(event, SupervisorHere):
             return self._on_here(event, now)
         known = self._sessions.get(event.session)
         if known is None:  # the stream has been replaced or refused
@@ -137,7 +135,7 @@ class GangCoordinator:
 
     # --- hearing -------------------------------------------------------------------------------------------------------
 
-    def _on_here(self, event: NodeHere, now: float) -> list[NodeEffect]:
+    def _on_here(self, event: SupervisorHere, now: float) -> list[NodeEffect]:
         group = self._groups.get(event.group)
         if group is None:
             group = self._groups[event.group] = _Group(event.group, event.nodes)
@@ -145,22 +143,22 @@ class GangCoordinator:
             text = (
                 f"Node {event.node} of group {group.name} was told that the group has {event.nodes} nodes, the others"
             )
-            return [RefuseNode(event.session, f"{text} {len(group.nodes)}; give all of them the same --nodes.")]
+            return [Refuse(f"{text} {len(group.nodes)}; give all of them the same --nodes.", event.stream)]
         node = group.nodes[event.node]
         if event.incarnation in node.replaced:
             text = f"Another supervisor has taken over node {node.number} of group {group.name}, on {node.host}."
-            return [RefuseNode(event.session, text)]
+            return [Refuse(text, event.stream)]
         effects: list[NodeEffect] = []
         if node.stream is not None:
-            effects.append(CloseStream(node.stream))
+            effects.append(CloseSession(node.stream))
             self._drop(node, node.stream, now)
         if node.incarnation not in ("", event.incarnation):
             effects += self._replace(group, node)
-        node.arrive(event.session, event.host, now)
+        node.arrive(event.stream, event.host, now)
         node.incarnation, node.ready = event.incarnation, None  # the supervisor reports its state again
-        self._sessions[event.session] = (group, node)
+        self._sessions[event.stream] = (group, node)
         if group.stopped is not None and node.finished is None:
-            effects.append(SendStop(event.session, *group.stopped))
+            effects.append(SendStop(event.stream, *group.stopped))
         return [*effects, *self._follow_up(group, now)]
 
     def _drop(self, node: _Node, session: int, now: float) -> None:

@@ -29,10 +29,8 @@ from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
-    AttemptBegun,
-    AttemptEnded,
     AttemptHalted,
     Closed,
     CloseSession,
@@ -198,11 +196,11 @@ class Lighthouse:
             case Suspected(session, suspects):
                 known = self._members.on(session) is not None
                 return self._on_heard(session, now) + self._waiting.probe_suspects(suspects if known else (), now)
-            case AttemptBegun(group, attempt, token, stream):
+            case AttemptStarted(group, attempt, token, stream):
                 self._members.begun(group, attempt)
                 self._members.supervisors.begin(group, attempt, token, stream)
                 return []
-            case AttemptEnded(token, code):
+            case AttemptExited(attempt_token=token, code=code):
                 return self._on_attempt_ended(token, code, now)
             case SupervisorHere():
                 self._members.supervisors.arrive(event, now)

@@ -11,7 +11,8 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum, StopGroup
+from torchft_x.core.messages.job import TellStop
+from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum
 from torchft_x.core.types import Quorum
 
 
@@ -169,6 +170,6 @@ def decided(effect: LighthouseEffect) -> str:
             return f"An older attempt must stop: {by} is running."
         case Refuse(sentence):
             return f"Refused: {sentence}"
-        case StopGroup(group, sentence):
+        case TellStop(group=group, sentence=sentence):
             return f"Group {group} is stopped: {sentence}"
     return ""

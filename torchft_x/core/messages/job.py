@@ -18,6 +18,7 @@ class SupervisorHere:
     node: int = 0
     nodes: int = 1
     stream: int = 0  # number given by the shell, never reused; 0: a stream of an earlier lighthouse
+    incarnation: str = ""  # random, one per supervisor process of several nodes: a restarted one knows of no attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,13 @@ class AttemptStarted:
     group: str
     attempt: int
     attempt_token: str  # as in `core.types.AttemptId`
+    stream: int = 0  # stream of the supervisor that reports; 0: a group over several nodes
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptExited:
+    """The process with this attempt token has exited. This proves its death."""
+
     group: str
     attempt: int
     attempt_token: str

@@ -8,7 +8,14 @@ from math import inf
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import (
+    AttemptExited,
+    AttemptStarted,
+    GroupRests,
+    SupervisorGone,
+    SupervisorHere,
+    TellStop,
+)
 from torchft_x.core.types import AttemptId, JoinReason, Member, Quorum, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -108,24 +115,6 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptBegun:
-    """A supervisor has started this attempt of its group."""
-
-    group: str  # group id or number, as the supervisor names it
-    attempt: int
-    attempt_token: str = ""
-    stream: int = 0  # stream of the supervisor that reports; 0: a group over several nodes
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    """A supervisor reports that the process with this attempt token has exited. This proves its death."""
-
-    attempt_token: str
-    code: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class SupervisorHeard:
     """A message of a supervisor has arrived on this stream."""
 
@@ -152,7 +141,7 @@ class UnaryJoin:
 
 @dataclass(frozen=True, slots=True)
 class CopyHeld:
-    """A supervisor reports the state that its group's next attempt can resume from, before `AttemptEnded` of the last.
+    """A supervisor reports the state that its group's next attempt can resume from, before `AttemptExited` of the last.
 
     `state`: the newest that all workers of the supervisor's node have left in its memory."""
 
@@ -184,8 +173,8 @@ LighthouseEvent = (
     | SignOfLife
     | Closed
     | Probed
-    | AttemptBegun
-    | AttemptEnded
+    | AttemptStarted
+    | AttemptExited
     | SupervisorHere
     | SupervisorHeard
     | SupervisorGone
@@ -278,14 +267,6 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class StopGroup:
-    """Tell the supervisors of this group, under the name they gave, to stop it with code 0: the job is finished."""
-
-    group: str
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
     """Connect to the address at once, with a short deadline (1 s), and report `Probed`."""
 
@@ -294,5 +275,5 @@ class Probe:
 
 
 LighthouseEffect = (
-    Keep | Issue | Extend | RevokeQuorum | SendWaits | Fence | CloseSession | Refuse | StopGroup | Probe | Note
+    Keep | Issue | Extend | RevokeQuorum | SendWaits | Fence | CloseSession | Refuse | TellStop | Probe | Note
 )

@@ -1,6 +1,6 @@
 """Events and effects of the machine for groups over several nodes (`core.job.multi_node`).
 
-A *session* is a supervisor's stream; its first event is `NodeHere`, its last `NodeGone`. Supervisors report their state
+A *session* is a supervisor's stream; its first event is `SupervisorHere`, its last `NodeGone`. Supervisors report their state
 again after each reconnect, so events may repeat; the last one of a session counts.
 """
 
@@ -9,21 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import AttemptExited, AttemptStarted
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
+from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 
 # --- in ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHere:
-    """The hello of a node's supervisor has arrived."""
-
-    session: int
-    group: str
-    node: int  # 0 .. nodes - 1
-    nodes: int
-    incarnation: str  # random, one per supervisor process: a restarted one does not know what ran before
-    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +60,7 @@ class NodeDone:
     sentence: str
 
 
-NodeEvent = NodeHere | NodeGone | NodeReady | NodeStarted | NodeEnded | NodeDone | Tick
+NodeEvent = SupervisorHere | NodeGone | NodeReady | NodeStarted | NodeEnded | NodeDone | Tick
 
 # --- out (besides the roster's AttemptStarted and AttemptExited, about the group as a whole) -----------------------
 
@@ -101,19 +90,4 @@ class SendStop:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseNode:
-    """Answer this hello with a sentence, then close."""
-
-    session: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class CloseStream:
-    """Close this stream: a newer one of the same node has replaced it."""
-
-    session: int
-
-
-NodeEffect = SendBegin | SendAttemptOver | SendStop | RefuseNode | CloseStream | AttemptStarted | AttemptExited | Note
+NodeEffect = SendBegin | SendAttemptOver | SendStop | Refuse | CloseSession | AttemptStarted | AttemptExited | Note

@@ -57,14 +57,8 @@ def supervisor_here(stream: int, p: pb.SupervisorHello) -> r.SupervisorHere:
     nodes = max(1, limits.check_whole(p.nodes, "number of nodes", limits.MAX_NODES))
     node = limits.check_whole(p.node, "node", nodes - 1)
     group, host = limits.check_replica_id(p.group), limits.check_replica_id(p.host or "?")
-    return r.SupervisorHere(group, host, node, nodes, stream)
-
-
-def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
-    """Decode the hello of one node's supervisor, for a group over several nodes. Raises `RefusedError`."""
-    here = supervisor_here(session, p)
     incarnation = limits.check_text(p.incarnation, "incarnation", 128)
-    return n.NodeHere(session, here.group, here.node, here.nodes, incarnation, here.host)
+    return r.SupervisorHere(group, host, node, nodes, stream, incarnation)
 
 
 def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone:

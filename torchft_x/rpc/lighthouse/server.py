@@ -22,7 +22,7 @@ from torchft_x.core.job import outcome as r
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import GroupsChanged, RosterEvent
+from torchft_x.core.messages.job import GroupsChanged, RosterEvent, TellStop
 from torchft_x.core.types import AttemptId, Quorum, readable
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
@@ -216,8 +216,8 @@ class LighthouseShell:
                 self._sessions[effect.session].finish()
         elif isinstance(effect, m.Refuse):
             self._refuse(effect)
-        elif isinstance(effect, m.StopGroup):
-            self._supervisors.stop_group(effect.group, readable(effect.sentence))
+        elif isinstance(effect, TellStop):
+            self._supervisors.stop(replace(effect, sentence=readable(effect.sentence)))
         elif isinstance(effect, m.Probe):
             self._probe(effect)
         elif isinstance(effect, Note):

@@ -8,9 +8,8 @@ import pytest
 
 from tests.unit.core.scene import Scene, issued, notes, of, overs
 from torchft_x.core.journal import Departure, JournalEntry
-from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import AttemptStarted, SupervisorGone, SupervisorHere, TellStop
 from torchft_x.core.messages.lighthouse import (
-    AttemptBegun,
     Keep,
     Leave,
     LighthouseEffect,
@@ -20,7 +19,6 @@ from torchft_x.core.messages.lighthouse import (
     Refuse,
     RevokeQuorum,
     SendWaits,
-    StopGroup,
     SupervisorHeard,
 )
 from torchft_x.core.types import AttemptId, JoinReason, State
@@ -39,7 +37,7 @@ class Job(Scene):
 
     def feed(self, event: LighthouseEvent) -> list[LighthouseEffect]:
         """A supervisor comes before the first attempt that it tells of."""
-        if isinstance(event, AttemptBegun) and event.group not in self.lighthouse._members.supervisors.groups:
+        if isinstance(event, AttemptStarted) and event.group not in self.lighthouse._members.supervisors.groups:
             super().feed(SupervisorHere(event.group, "host", stream=self.streams[event.group]))
         return super().feed(event)
 
@@ -48,7 +46,7 @@ class Job(Scene):
         group, number = replica_id.split(":")
         token = f"token-{replica_id}" if self.supervised else ""
         if self.supervised:
-            self.feed(AttemptBegun(group, int(number), token, self.streams[group]))
+            self.feed(AttemptStarted(group, int(number), token, self.streams[group]))
         return super().hello(replica_id, **{"attempt_id": AttemptId(int(number), 0.0, token), **fields})
 
     def finish(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
@@ -106,7 +104,7 @@ def cut_off_while_a_finishes(s: Job) -> State:
 
 
 def stopped(effects: list[LighthouseEffect]) -> set[str]:
-    return {e.group for e in of(StopGroup, effects)}
+    return {e.group for e in of(TellStop, effects)}
 
 
 def refusals(effects: list[LighthouseEffect]) -> list[int | None]:
@@ -138,7 +136,7 @@ def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
     s.pass_(TIMING.finish_grace)
     assert issued(s.exited("a:1", 0)) == []
     effects = s.pass_(2.0)
-    assert [e.group for e in of(StopGroup, effects)][:1] == ["b"]
+    assert [e.group for e in of(TellStop, effects)][:1] == ["b"]
     assert issued(effects) == []
     assert refusals(effects) == []
 
@@ -189,7 +187,7 @@ def test_who_gives_up_sooner_is_stopped_in_a_later_attempt() -> None:
     stopped: list[str] = []
     for number in range(2, 8):
         name = f"b:{number}"
-        stopped += [e.group for e in of(StopGroup, s.late(name) + s.pass_(TIMING.finish_grace / 4))]
+        stopped += [e.group for e in of(TellStop, s.late(name) + s.pass_(TIMING.finish_grace / 4))]
         s.end(name, 1)
     assert set(stopped) == {"b"}
 
@@ -261,7 +259,7 @@ def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
     gone_in_an_older_quorum(kept, keeps=True)
     assert [entry.replica_id for entry in kept[-1].members] == ["b:1", "a:1"]
     t = Job(now=5000.0, previous=kept[-1], keeps=True)
-    t.feed(AttemptBegun("a", 1, "token-a:1"))
+    t.feed(AttemptStarted("a", 1, "token-a:1"))
     t.exited("b:1", 1)
     assert issued(t.late() + t.pass_(100.0)) == []
     assert issued(t.exited("a:1", 0)) == []
@@ -275,7 +273,7 @@ def test_a_process_that_finishes_is_waited_for_also_if_its_group_was_started_on_
     s.late()
     s.streams["new a"] = 104
     s.feed(SupervisorHere("a", "another host", stream=104))
-    s.feed(AttemptBegun("a", 2, "token-a:2", 104))
+    s.feed(AttemptStarted("a", 2, "token-a:2", 104))
     assert issued(s.pass_(100.0)) == []
     del s.streams["a"]  # its host is lost now
     assert issued(s.pass_(15.0)) == []
@@ -289,7 +287,7 @@ def test_who_asks_much_later_is_held_anew() -> None:
     s.pass_(TIMING.finish_grace - 1.0)
     s.end("b:2", 1)
     s.pass_(100.0)
-    assert of(StopGroup, s.late("b:3") + s.pass_(TIMING.finish_grace - 1.0)) == []
+    assert of(TellStop, s.late("b:3") + s.pass_(TIMING.finish_grace - 1.0)) == []
 
 
 def test_without_a_leave_that_arrived_an_end_with_0_is_one() -> None:
@@ -380,7 +378,7 @@ def test_the_next_lighthouse_knows_it() -> None:
     s.wait(0.1)
     assert of(Keep, s.wait(0.5)) == []  # once
     t = Job(now=5000.0, previous=keep.entry, keeps=True)
-    t.feed(AttemptBegun("a", 1, "token-a:1"))
+    t.feed(AttemptStarted("a", 1, "token-a:1"))
     assert issued(t.late()) == []
     assert issued(t.pass_(100.0)) == []
     assert issued(t.exited("a:1", 1)) == [["b:2"]]

@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 
 from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import AttemptExited, AttemptStarted
+from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
+from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.core.messages.nodes import (
-    CloseStream,
     NodeDone,
     NodeEffect,
     NodeEnded,
     NodeEvent,
     NodeGone,
-    NodeHere,
     NodeReady,
     NodeStarted,
-    RefuseNode,
     SendAttemptOver,
     SendBegin,
     SendStop,
@@ -55,7 +53,7 @@ class Scene:
 
     def here(self, node: int, session: int | None = None, incarnation: str = "", nodes: int = 0) -> list:
         name = incarnation or f"i{node}"
-        return self.see(NodeHere(session or node + 1, "g", node, nodes or self.nodes, name, f"host{node}"))
+        return self.see(SupervisorHere("g", f"host{node}", node, nodes or self.nodes, session or node + 1, name))
 
     def ready(self, node: int, attempt: int = 0, session: int | None = None) -> list:
         return self.see(NodeReady(session or node + 1, attempt, MEETING if node == 0 else ""))
@@ -139,7 +137,7 @@ def test_who_is_away_is_missed_only_while_its_part_runs_and_is_not_told_to_stop(
 def test_the_predecessor_and_a_node_with_another_idea_of_the_group_are_refused(scene: Scene) -> None:
     scene.here(1, session=7, incarnation="new")
     (refused,) = scene.here(1, session=8)
-    assert refused == RefuseNode(8, "Another supervisor has taken over node 1 of group g, on host1.")
+    assert refused == Refuse("Another supervisor has taken over node 1 of group g, on host1.", 8)
     (refused,) = scene.here(1, session=9, incarnation="newer", nodes=3)
     assert "3 nodes, the others 2" in refused.sentence
 
@@ -148,12 +146,12 @@ def test_why_an_attempt_ended_and_why_a_group_was_stopped_stands() -> None:
     scene = Scene()
     scene.begin()
     scene.ended(0, 5)
-    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
+    assert scene.here(1, session=7, incarnation="new") == [CloseSession(2)]
     assert scene.started(0) == [SendAttemptOver(1, "L0", 5, "why0")]
     scene = Scene()
     scene.begin()
     scene.ended(0, 0)
-    assert scene.here(0, session=6, incarnation="new") == [CloseStream(1)]
+    assert scene.here(0, session=6, incarnation="new") == [CloseSession(1)]
     assert scene.ready(0, session=6) == []  # its part had finished: it waits for the others
     assert SendStop(6, 0, "group g has finished already") in scene.ended(1, 0)
     scene = Scene(here=(0, 1))
@@ -162,11 +160,11 @@ def test_why_an_attempt_ended_and_why_a_group_was_stopped_stands() -> None:
     scene.ended(0, 0, "old")
     scene.see(NodeDone(1, 0, "finished"))
     assert SendAttemptOver(2, "old", 0, "") in scene.ended(1, 0, "old")
-    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
+    assert scene.here(1, session=7, incarnation="new") == [CloseSession(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
 def test_a_newer_stream_of_the_same_supervisor_replaces_the_older(scene: Scene) -> None:
-    assert scene.here(1, session=7) == [CloseStream(2)]
+    assert scene.here(1, session=7) == [CloseSession(2)]
     assert scene.ended(1, 1) == []  # said on the old stream: the new one says it again, or not
     assert scene.see(NodeGone(2)) == []
 
@@ -210,7 +208,7 @@ def test_a_group_that_was_stopped_begins_no_attempt_whoever_is_ready(scene: Scen
     scene.ended(0, 1)
     stop = (1, "node 0 stopped: no restarts left")
     assert scene.see(NodeDone(1, 1, "no restarts left")) == [SendStop(2, *stop)]
-    assert scene.here(0, session=8) == [CloseStream(1)]  # it knows
+    assert scene.here(0, session=8) == [CloseSession(1)]  # it knows
     for node, session in ((0, 9), (1, 7)):
         assert scene.here(node, session, incarnation=f"new{node}")[-1] == SendStop(session, *stop)
         assert scene.ready(node, 1, session) == []
@@ -387,7 +385,7 @@ class Node:
         if self.session is None and not self.dead:
             self.session = next(self.world.numbers)
             self.world.serves[self.session] = self
-            self.up = [NodeHere(self.session, "g", self.node, self.world.size, self.incarnation, "h")]
+            self.up = [SupervisorHere("g", "h", self.node, self.world.size, self.session, self.incarnation)]
             for kind in self.reports:
                 self.send(kind)
 
@@ -434,9 +432,9 @@ class Node:
                     self.stop(0)
                 elif "done" not in self.reports:
                     self.report("ready", self.attempt, MEETING if self.node == 0 else "")
-        elif isinstance(effect, (SendStop, RefuseNode)):
+        elif isinstance(effect, (SendStop, Refuse)):
             self.stop(1)
-        elif isinstance(effect, CloseStream):
+        elif isinstance(effect, CloseSession):
             self.cut(noticed=True)
 
 
@@ -457,7 +455,7 @@ class World:
         self.nodes = [Node(self, n) for n in range(size)]
 
     def see(self, event: NodeEvent) -> None:
-        if isinstance(event, NodeHere):
+        if isinstance(event, SupervisorHere):
             self.known.add(event.incarnation)
         if isinstance(event, (NodeStarted, NodeEnded)) and event.session in self.machine._sessions:
             self.heard = max(self.heard, event.attempt)
@@ -470,7 +468,7 @@ class World:
             elif isinstance(effect, AttemptExited):
                 running = {n.runs[1] for n in self.everybody() if n.runs}
                 assert effect.attempt_token not in running, "not all have confirmed"
-            if isinstance(effect, (SendBegin, SendAttemptOver, SendStop, RefuseNode, CloseStream)):
+            if isinstance(effect, (SendBegin, SendAttemptOver, SendStop, Refuse, CloseSession)):
                 node = self.serves.get(effect.session)
                 if node is not None:
                     node.down.append(effect)

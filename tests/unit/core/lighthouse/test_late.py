@@ -7,16 +7,8 @@ import pytest
 
 from tests.unit.core.scene import Scene, issued, member, notes, of, overs
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.job import SupervisorHere
-from torchft_x.core.messages.lighthouse import (
-    AttemptBegun,
-    Join,
-    LighthouseEffect,
-    Paused,
-    SendWaits,
-    SupervisorHeard,
-    Tick,
-)
+from torchft_x.core.messages.job import AttemptStarted, SupervisorHere
+from torchft_x.core.messages.lighthouse import Join, LighthouseEffect, Paused, SendWaits, SupervisorHeard, Tick
 from torchft_x.core.types import JoinReason, State
 from torchft_x.timing import TIMING
 
@@ -189,7 +181,7 @@ class TwoNodes(Stage):
         super().__init__()
         for node in (0, 1):
             self.feed(SupervisorHere("c", f"host{node}", node, 2, stream=10 + node))
-            self.feed(AttemptBegun("c", 0, "token-c:1", 10 + node))
+            self.feed(AttemptStarted("c", 0, "token-c:1", 10 + node))
 
     def goes_on(self, seconds: float, heard: tuple[int, ...]) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []

@@ -9,9 +9,8 @@ import pytest
 from tests.unit.core.scene import OURS, UNIX, Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import GroupRests, SupervisorGone
+from torchft_x.core.messages.job import AttemptStarted, GroupRests, SupervisorGone
 from torchft_x.core.messages.lighthouse import (
-    AttemptBegun,
     Closed,
     CloseSession,
     Fence,
@@ -237,7 +236,7 @@ class TestAttempts:
         s = Scene()  # a lighthouse after another one, which the members come back to in any order
         s.hello("g_0:new", attempt_id=AttemptId(7, 9.0))
         assert of(Fence, s.hello("g_0:old", attempt_id=AttemptId(3, 1.0))) == [Fence("g_0:new", 2)]
-        s.feed(AttemptBegun("0", 3))
+        s.feed(AttemptStarted("0", 3, ""))
         assert s.lighthouse.next_attempt("0") == 8
         fenced = of(Fence, s.hello("g_0:next", attempt_id=AttemptId(8, 0.0)))  # whatever its host's clock
         assert fenced == [Fence("g_0:next", 1)]

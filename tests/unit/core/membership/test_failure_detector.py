@@ -9,9 +9,8 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, StoppedProcess, judge, suspect
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import AttemptStarted, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
-    AttemptBegun,
     AttemptHalted,
     LighthouseEffect,
     Paused,
@@ -243,7 +242,7 @@ class Watched(Scene):
         super().__init__(**config)
         for i in range(2):
             self.feed(SupervisorHere(str(i), "host", stream=100 + i))
-            self.feed(AttemptBegun(str(i), 0, f"t{i}"))
+            self.feed(AttemptStarted(str(i), 0, f"t{i}"))
             self.hello(f"{i}:a", attempt_id=AttemptId(0, 1.0, f"t{i}"))
         for i in range(2):
             self.join(f"{i}:a", State(4, 9))

@@ -14,6 +14,7 @@ from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -43,14 +44,13 @@ class NodeService:
     def tick(self) -> None:
         self._carry_out(self._machine.handle(Tick(), time.monotonic()))
 
-    def greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
+    def greet(self, stream: Stream, here: r.SupervisorHere) -> None:
         """Take the hello of a node's supervisor that was welcomed. Raises `RefusedError` if the machine refuses it."""
-        here = supervisors.node_hello(key, hello)
         effects = self._machine.handle(here, time.monotonic())
         for effect in effects:
-            if isinstance(effect, n.RefuseNode):
+            if isinstance(effect, Refuse):
                 raise RefusedError(effect.sentence)
-        self._streams[key] = (stream, here.group, here.node)
+        self._streams[here.stream] = (stream, here.group, here.node)
         self._carry_out(effects)
 
     def receive(self, key: int, up: pb.SupervisorUp) -> None:
@@ -85,5 +85,5 @@ class NodeService:
             if isinstance(effect, n.SendBegin):
                 self._confirm()  # two lighthouses must not start two attempts of one group
             stream.send(supervisors.NODE_DOWN.encode(effect).SerializeToString())
-        elif isinstance(effect, n.CloseStream):
+        elif isinstance(effect, CloseSession):
             stream.finish()

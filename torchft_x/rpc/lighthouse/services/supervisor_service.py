@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchft_x.core.job import outcome as r
@@ -140,7 +140,8 @@ class SupervisorService:
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
-            self._feed_group(supervisors.GROUP_UP.decode(up, group=group), key)
+            event = supervisors.GROUP_UP.decode(up, group=group)
+            self._feed_group(replace(event, stream=key) if isinstance(event, j.AttemptStarted) else event)
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":
@@ -178,7 +179,7 @@ class SupervisorService:
         stream.send(welcome)
         self._tell_next(stream, here.group)
         if here.nodes > 1:
-            self._nodes.greet(key, stream, hello)
+            self._nodes.greet(stream, here)
         self._streams[key] = (here.group, stream)
         if self._roster is None or here.group in self._roster:  # the quorum must not wait for a group outside the job
             self._callbacks.feed(here)
@@ -201,12 +202,10 @@ class SupervisorService:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _feed_group(self, event: j.RosterEvent, stream: int = 0) -> None:
+    def _feed_group(self, event: j.RosterEvent) -> None:
         """Deliver an event of a group as a whole to the lighthouse's machine and to the roster."""
-        if isinstance(event, j.AttemptStarted):
-            self._callbacks.feed(m.AttemptBegun(event.group, event.attempt, event.attempt_token, stream))
-        elif isinstance(event, j.AttemptExited):
-            self._callbacks.feed(m.AttemptEnded(event.attempt_token, event.code))
+        if isinstance(event, (j.AttemptStarted, j.AttemptExited)):
+            self._callbacks.feed(event)
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:
@@ -223,17 +222,13 @@ class SupervisorService:
             if isinstance(effect, StopSidecar):
                 self._sidecars.stop(effect)
             elif isinstance(effect, j.TellStop):
-                self._stop(effect)
+                self.stop(effect)
             elif isinstance(effect, j.Verdict):
                 self._callbacks.on_verdict(effect.code, effect.sentence)
             else:
                 self._callbacks.note(effect)
 
-    def stop_group(self, group: str, sentence: str) -> None:
-        """Stop a group that comes after the job is finished."""
-        self._stop(j.TellStop(group, 0, sentence))
-
-    def _stop(self, effect: j.TellStop) -> None:
+    def stop(self, effect: j.TellStop) -> None:
         data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()
         for group, stream in self._streams.values():
             if group == effect.group:
