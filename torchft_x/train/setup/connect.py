@@ -20,7 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -34,6 +34,7 @@ from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.group.shell import GroupShell
 from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
 
@@ -47,12 +48,6 @@ _made: Counter[tuple[str, str, int]] = Counter()  # number of Managers made in t
 _made_lock = threading.Lock()
 
 
-class LighthouseLink(Protocol):
-    """Interface to the state of the group's session with the lighthouse, as this rank knows it."""
-
-    connected: bool
-
-
 @dataclass(frozen=True)
 class GroupConnection:
     """A rank's connections within its group. Agrees with the other ranks through the group's store."""
@@ -60,7 +55,7 @@ class GroupConnection:
     replica_id: str
     client: GroupClient | GroupServer
     options: Options
-    link: LighthouseLink
+    link: GroupShell | Spoke  # knows whether the group has a session with the lighthouse
     store: dist.Store | None = None  # the group's store, if the group has several ranks
     keys: str = ""  # prefix of this Manager's keys in the store
     meeting: StoreServer | None = None  # the meeting store, on rank 0, which serves it

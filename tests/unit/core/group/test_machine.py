@@ -400,11 +400,6 @@ def test_a_bad_setting_is_named(field: str, value: Any) -> None:
         GroupConfig(**values)
 
 
-def test_repr_says_where_it_stands() -> None:
-    s = Stage().training()
-    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) <HeldQuorum q1 through step 0> idle>"
-
-
 class TestGoesOnAlone:
     """R16: whether a silent lighthouse is all that keeps it."""
 

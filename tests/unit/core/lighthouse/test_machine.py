@@ -426,12 +426,6 @@ class TestTakeover:
         assert issue.quorum.id == high + 1
 
 
-class TestForPeople:
-    def test_repr_says_where_it_stands(self) -> None:
-        s = Scene.started("a:1")
-        assert repr(s.lighthouse) == "<Lighthouse <QuorumState q1 ['a:1'] asking=[] missing=['a:1'] > >"
-
-
 TRAINER = Fingerprint((release(LIBRARY, "0.1.0"), release(TORCH, "2.13.0")))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -16,7 +15,6 @@ from tests.unit.rpc.support import (
     Asking,
     Watched,
     asking,
-    attempt_id,
     channel,
     client,
     group,
@@ -26,33 +24,14 @@ from tests.unit.rpc.support import (
 from tests.util import scaled, wait_for
 from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.types import JoinReason, State
-from torchft_x.errors import AddressError, DeadlineError, FencedError, RefusedError, TokenError, UnreachableError
-from torchft_x.rpc.coordination import LighthouseServer, ManagerClient
+from torchft_x.errors import AddressError, DeadlineError, RefusedError, TokenError, UnreachableError
+from torchft_x.rpc.coordination import ManagerClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
 
 NOWHERE = "http://127.0.0.1:9"  # discard: nobody listens there on a test machine
-
-
-def test_two_groups_step_together() -> None:
-    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("b:1", lh.address()) as b:
-        state, ids = State(), set()
-        for step in range(5):
-            asks = [Asking(x, state=state, checkpoint_metadata=f"m{step}") for x in (a, b)]
-            replies = [x.result() for x in asks]
-            quorum = replies[0].quorum
-            assert replies[1].quorum == quorum
-            assert members(replies[0]) == ["a:1", "b:1"]
-            assert [x.address for x in quorum.members] == [a.address(), b.address()]
-            assert replies[0].lease_until > time.monotonic()
-            assert [commit(x, quorum.id, step) for x in (a, b)] == [(True, "")] * 2
-            state = State(step + 1, quorum.id)
-            ids.add((quorum.id, quorum.config_id))
-        assert len(ids) == 5  # an id is never used twice ...
-        assert len({config for _, config in ids}) == 1  # ... and the process groups stay
-        assert a.checkpoint_metadata(b.address(), 0, 5.0) == "m4"
 
 
 def test_all_ranks_of_a_group_get_the_same_quorum_and_vote() -> None:
@@ -166,38 +145,6 @@ def test_a_server_that_is_no_lighthouse_says_so() -> None:
         group("b:1", a.address()),
     ):
         pass
-
-
-def test_a_lighthouse_that_comes_back_is_found_again_and_the_step_goes_on() -> None:
-    first = LighthouseServer(LOCAL, 2)
-    bind = first.address().removeprefix("http://")
-    with group("a:1", first.address()) as a, group("b:1", first.address()) as b:
-        asks = [Asking(a), Asking(b)]
-        quorum = asks[0].result().quorum
-        asks[1].result()
-        first.shutdown()
-        state = State(1, quorum.id)
-        with pytest.raises(DeadlineError, match=rf"{first.address()} has been away for \d+\.\d s"):
-            quorum_of(a, state=state, timeout=0.4)
-        assert commit(a, quorum.id)[0]  # the lease holds without a lighthouse
-        asks = [Asking(x, state=state, timeout=scaled(20.0)) for x in (a, b)]
-        with lighthouse(2, bind=bind):
-            second = asks[0].result().quorum
-            assert asks[1].result().quorum == second
-            assert second.id > quorum.id
-
-
-def test_a_newer_attempt_fences_the_older() -> None:
-    with lighthouse() as lh, group("a:old", lh.address(), attempt_id=attempt_id(0)) as old:
-        watched = Watched()
-        old.watch(watched.on_revoked, watched.on_end)
-        with group("a:new", lh.address(), attempt_id=attempt_id(1)):
-            wait_for(lambda: watched.ends, what="the older attempt to be told")
-            assert watched.ends[0][1] is True
-            with pytest.raises(FencedError, match="a:new"):
-                quorum_of(old, state=State(), timeout=scaled(5.0))
-            with pytest.raises(FencedError), group("a:old2", lh.address(), attempt_id=attempt_id(0)):
-                pass
 
 
 def declares(*parts: str) -> Fingerprint:
