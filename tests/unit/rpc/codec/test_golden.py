@@ -134,7 +134,6 @@ READ: dict[str, tuple[type[Message], Read]] = {
     ),
     "torchft.ShouldCommitRequest": (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(7, p)),
     "SupervisorHello": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
-    "SupervisorHello, of a node": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
     "SupervisorUp.done, of a sidecar": (
         pb.SupervisorDone,
         lambda p: supervisors.SIDECAR_DONE.decode(p, sidecar="eval"),
