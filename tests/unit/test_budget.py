@@ -47,11 +47,11 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (1540, 7),
     "comm": (6860, 55),
     "compat": (1160, 1),
-    "core": (9770, 44),
+    "core": (9510, 44),
     "launch": (17300, 136),
     "observe": (4500, 39),
-    "rpc": (7220, 59),
-    "train": (11070, 51),
+    "rpc": (6960, 59),
+    "train": (10980, 51),
     "transfer": (5850, 45),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

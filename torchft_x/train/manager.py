@@ -155,10 +155,9 @@ class Manager:
         spare_loader_workers()
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
-            connect_timeout=connect_timeout, lighthouse_addr=lighthouse_addr, port=port,
-            hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
-            min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
-            straggler_timeout=straggler_timeout,
+            connect_timeout=connect_timeout, lighthouse_addr=lighthouse_addr, port=port, hostname=hostname,
+            store_addr=store_addr, store_port=store_port, token=token, min_replica_size=min_replica_size,
+            heartbeat_interval=heartbeat_interval, commit_vote=commit_vote, straggler_timeout=straggler_timeout,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum  # torchft's name, which its DiLoCo reads
         self._pg = pg  # process group between the replica groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -17,14 +17,14 @@ from torchft_x.train.step.reductions import LocalGradients
 if TYPE_CHECKING:
     from torchft_x.train.step.step_loop import StepLoop
 
+GradientSteps: TypeAlias = "StepLoop | ThroughManager"
 _REDUCES = ("allreduce", "report_error")
-
 
 UNDEALT: Any = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None, next_slot=None)
 """Data that the script chooses by itself."""
 
 
-def steps_of(manager: Any) -> StepLoop | ThroughManager:
+def steps_of(manager: Any) -> GradientSteps:
     """Return the Manager's step loop, so that the reducer calls it directly.
 
     For a stand-in for a Manager, or a Manager whose `allreduce` or `report_error` a script replaced, return an adapter

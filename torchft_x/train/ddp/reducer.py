@@ -26,7 +26,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,12 +37,9 @@ from torchft_x.comm.slot_sum.reduce import Scratch
 from torchft_x.comm.slot_sum.sums import SlotSums
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import Bucket, FlatBuffers, buckets_by_index
-from torchft_x.train.ddp.gradient_steps import ThroughManager
+from torchft_x.train.ddp.gradient_steps import GradientSteps
 from torchft_x.train.ddp.shards import is_dtensor, local_grad
 from torchft_x.train.step.reductions import ManagedWork
-
-if TYPE_CHECKING:
-    from torchft_x.train.step.step_loop import StepLoop
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +57,7 @@ class Reducer:
 
     numbered = True
 
-    def __init__(
-        self, steps: StepLoop | ThroughManager, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]
-    ) -> None:
+    def __init__(self, steps: GradientSteps, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]) -> None:
         self.synchronise = True  # False inside no_sync: gradients only accumulate
         self._steps = steps
         self._params = list(params)
