@@ -215,7 +215,8 @@ class Manager:
             check_sendable(c.full_state())
         if self.steps.round is None and not self._declared.has(ORDER):  # groups that deal their data must refuse it
             self._declared.add(ORDER, "chosen by the script", ["no ElasticLoader"])
-        if not self._prepared and c.step.state.step > 0 and self._has_company():
+        quorum = self.steps.quorum
+        if not self._prepared and c.step.state.step > 0 and quorum is not None and len(quorum.members) > 1:
             self._prepared = True  # after step 0, when the optimizer has its state; else the first heal waits for pages
             c.transport.prepare(c.full_state())
         options = self._usual
@@ -497,10 +498,6 @@ class Manager:
         c.events.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _has_company(self) -> bool:
-        quorum = self.steps.quorum
-        return quorum is not None and len(quorum.members) > 1
 
     @property
     def _step(self) -> int:

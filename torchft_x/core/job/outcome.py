@@ -211,7 +211,7 @@ class JobOutcome:
             return self._arrive(group, event, now)
         if isinstance(event, SupervisorGone):
             group.supervisors[event.node].leave(event.stream, now)
-            self._alone_since = None if self._is_somebody_here else now
+            self._alone_since = None if any(g.here for g in self._groups.values()) else now
         elif isinstance(event, AttemptStarted):
             group.attempt, group.attempt_token, group.alive = event.attempt, event.attempt_token, True
         elif isinstance(event, AttemptExited):
@@ -266,10 +266,6 @@ class JobOutcome:
         return effects
 
     # --- deciding ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _is_somebody_here(self) -> bool:
-        return any(g.here for g in self._groups.values())
 
     @property
     def _deserted(self) -> bool:

@@ -226,7 +226,8 @@ class Lighthouse:
             case UnaryJoin(call, member):
                 return self._on_unary_join(call, member, now)
             case UnaryGone(call):
-                return self._on_unary_gone(call)
+                self._members.hang_up(call)
+                return []
             case Heartbeat(replica_id):
                 return self._on_heartbeat(replica_id, now)
             case Tick():
@@ -439,10 +440,6 @@ class Lighthouse:
         if self._next_quorum.knows_all(now) and record.join is not None:
             effects += self._next_quorum.refuse_misfits()
         return effects
-
-    def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
-        self._members.hang_up(call)
-        return []
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
         record = self._members.ensure(replica_id, now, unary=True)

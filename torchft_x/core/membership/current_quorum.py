@@ -102,15 +102,13 @@ class QuorumState:
         asks = record.join is not None and not lost
         (self.asking.add if asks else self.asking.discard)(replica_id)
         if record.join is not None and not lost:
-            self._note_ask(record.join.since)
+            since = record.join.since
+            self.asked_since = since if since - self._last_ask > TIMING.one_wait else min(self.asked_since, since)
+            self._last_ask = max(self._last_ask, since)
         (self.missing.add if inside and not asks and not lost else self.missing.discard)(replica_id)
         (self.gone.add if inside and lost else self.gone.discard)(replica_id)
         silent = not lost and record.join is None and (record.unary or record.session is not None)
         (self.silent.add if silent else self.silent.discard)(replica_id)
-
-    def _note_ask(self, since: float) -> None:
-        self.asked_since = since if since - self._last_ask > TIMING.one_wait else min(self.asked_since, since)
-        self._last_ask = max(self._last_ask, since)
 
     def absent_groups(self, announced: AbstractSet[str]) -> AbstractSet[str]:
         """Return those of these groups, whose supervisors are here, of which no member is here yet."""

@@ -96,8 +96,4 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
 
 # --- votes of ranks that run torchft ---------------------------------------------------------------------------------
 
-_VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names={"ok": "should_commit", "rank": "group_rank"})
-
-
-def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
-    return _VOTE.decode(p, call=call)
+VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names={"ok": "should_commit", "rank": "group_rank"})

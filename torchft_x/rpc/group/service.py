@@ -93,7 +93,7 @@ class GroupService:
 
     async def _should_commit(self, request: bytes, context: Any) -> bytes:
         p = messages.parse(peer_pb.ShouldCommitRequest, request, "request")
-        vote = ranks.vote_from_proto(next(self._ids), p)
+        vote = ranks.VOTE.decode(p, call=next(self._ids))
         waiter: asyncio.Future[VoteReply] = asyncio.get_running_loop().create_future()
         self._shell.take(vote, waiter)
         reply: VoteReply = await answer(

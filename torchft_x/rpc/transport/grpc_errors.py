@@ -53,7 +53,10 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
     if code == grpc.StatusCode.UNAVAILABLE and not _is_sentence(details):
         return UnreachableError(f"The {what} can't be reached ({details or 'no answer'}).")
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        return TokenError(_token_sentence(what, details))
+        return TokenError(
+            f"The {what} refused our call: {details or 'our token is wrong or missing'}; "
+            "set TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE to the token of this run."
+        )
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return StrangerError(
             f"The {what} doesn't know this call; is it another program, or torchft's own? Use torchft_x's."
@@ -65,13 +68,6 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
         return DeadlineError(f"The {what} did not answer in time.")
     return kind(
         details if _is_sentence(details) else f"The {what} answered {code.name}: {details or 'no reason given'}."
-    )
-
-
-def _token_sentence(what: str, details: str) -> str:
-    return (
-        f"The {what} refused our call: {details or 'our token is wrong or missing'}; "
-        "set TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE to the token of this run."
     )
 
 

@@ -94,7 +94,7 @@ class Checkpoint:
         self._claiming = Claiming(self._store, job) if self._rank == 0 else None
         self._saving = Saving(
             self._store, job=job, keep=keep, timeout=self._timeout, may_write=self._may_write, saved=self._told_saved,
-            failed=self._told_failed,
+            failed=lambda _, error: self._warn(str(error)),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -299,9 +299,6 @@ class Checkpoint:
         self._failures.worked()
         log.info("checkpoint %s: step %d is saved, in %.1f s", self._store.shown, shard.step, took)
         self._manager.context.events.emit("checkpoint", step=shard.step, duration=took, bytes=shard.nbytes)
-
-    def _told_failed(self, shard: Shard, error: TorchftXError) -> None:
-        self._warn(str(error))
 
     def _warn(self, what: str) -> None:
         line = self._failures.failed(what, time.monotonic())

@@ -132,7 +132,7 @@ READ: dict[str, tuple[type[Message], Read]] = {
         peer_pb.ManagerQuorumResponse,
         lambda p: ranks.quorum_reply_from_bytes(p.SerializeToString(), SMALL, who="server of b", now=0.0),
     ),
-    "torchft.ShouldCommitRequest": (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(7, p)),
+    "torchft.ShouldCommitRequest": (peer_pb.ShouldCommitRequest, lambda p: ranks.VOTE.decode(p, call=7)),
     "SupervisorHello": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
     "SupervisorUp.done, of a sidecar": (
         pb.SupervisorDone,

@@ -107,7 +107,7 @@ def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
         (pb.Up, lambda p: messages.up_to_event(1, p)),
         (pb.Down, messages.down_to_event),
         (peer_pb.ManagerQuorumRequest, lambda p: ranks.ask_from_proto(1, p)),
-        (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(1, p)),
+        (peer_pb.ShouldCommitRequest, lambda p: ranks.VOTE.decode(p, call=1)),
     ]:
         with contextlib.suppress(RefusedError):
             read(messages.parse(kind, data, "message"))
