@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from tests.events import training_together, workers
@@ -12,6 +13,7 @@ from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, Events
 from tests.util import wait_for
 from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.job.job import FtJob
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.build import build
@@ -68,6 +70,17 @@ class SlurmJob:
     def kill(self) -> None:
         """Kill the remaining processes of the job on this host."""
         process_tree.send(job_processes(self.run_dir), signal.SIGKILL)
+
+
+def folder_with_the_same_port(folder: Path) -> Path:
+    """Make and return a folder, below `folder`, whose ``run`` gives a job the same port as ``run`` in `folder` does."""
+    found = next(one for n in count() if _port(one := folder / str(n)) == _port(folder))
+    found.mkdir()
+    return found
+
+
+def _port(folder: Path) -> int:
+    return FtJob(script="train.py", run_dir=str(folder / "run")).lighthouse_port
 
 
 class SlurmFtJob(SlurmJob):

@@ -14,12 +14,11 @@ import pytest
 
 from tests.events import training_together
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.extended.slurm.job import SlurmJob
+from tests.extended.slurm.job import SlurmJob, folder_with_the_same_port
 from tests.journeys.jobs import ROOT, SMALL, TOGETHER, gone
 from tests.journeys.test_kills import script as check
 from tests.process.launch.slurm_script import NASTY, script
 from tests.util import wait_for
-from torchft_x import env
 from torchft_x.observe.processes import job_processes
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -55,17 +54,19 @@ def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
     """Submits as a user does; whatever is left at the end is cancelled."""
     submitted: list[HeterogeneousJob] = []
 
-    def run(*script_args: str | Path, cpu: int = 1, options: Sequence[str] = ()) -> HeterogeneousJob:
-        run_dir = tmp_path / "run"
+    def run(
+        *script_args: str | Path, cpu: int = 1, options: Sequence[str] = (), folder: Path = tmp_path
+    ) -> HeterogeneousJob:
+        run_dir = folder / "run"
         component = ["-s", "slurm", "--workspace", "", str(ROOT / "components.py:ddp"), "--run_dir", str(run_dir)]
         sizes = ["--script", str(ROOT / "benchmarks/trial/ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
         words = [*component, *sizes, *options, "--", *map(str, (*script_args, *SMALL))]
         torchx = (sys.executable, "-m", "torchx.cli.main", "run")
-        done = slurm.try_run(*torchx, *words, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+        done = slurm.try_run(*torchx, *words, cwd=folder, env={"PYTHONPATH": str(ROOT)})
         # Its exit code says nothing: without slurmdbd the look at the job's state that follows ends in a traceback.
         handle = re.search(r"^slurm://\S+/(\d+)$", done.stdout, re.MULTILINE)
         assert handle is not None, done.stdout + done.stderr
-        submitted.append(HeterogeneousJob(slurm, handle[1], tmp_path))
+        submitted.append(HeterogeneousJob(slurm, handle[1], folder))
         return submitted[-1]
 
     yield run
@@ -114,6 +115,16 @@ def test_nothing_is_left_after_scancel(submit: Submit) -> None:
     assert job.end(30) == "CANCELLED"
 
 
+def test_two_jobs_with_lighthouses_on_one_host(submit: Submit, tmp_path: Path) -> None:
+    """S4: a port that followed from the run directory would be the same for both."""
+    first = submit("--steps", "100000")
+    first.wait_until_training()
+    second = submit("--steps", "20", options=TOGETHER, folder=folder_with_the_same_port(tmp_path))
+    assert second.end(120) == "COMPLETED", second.output()
+    assert "is taken" not in second.output()
+    assert set(first.cluster.states(first.number).values()) == {"RUNNING"}
+
+
 def test_a_node_that_dies_ends_the_job_at_once_and_for_good(submit: Submit) -> None:
     """Slurm's heterogeneous jobs share one fate. Asked to start them again it would leave half of them pending."""
     job = submit("--steps", "100000", cpu=8)  # a node each
@@ -146,7 +157,6 @@ def test_values_and_resources_arrive(slurm: SlurmCluster, tmp_path: Path) -> Non
         environ, argv = json.loads((tmp_path / f"dump-{replica}").read_text())
         assert {name: environ.get(name) for name in NASTY} == NASTY
         assert argv == [*NASTY.values(), number]
-        assert environ[environ[env.LIGHTHOUSE_HOST_IN]] == "127.0.0.1"
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert environ["SLURM_CPUS_PER_TASK"] == "2"
 

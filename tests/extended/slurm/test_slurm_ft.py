@@ -15,7 +15,7 @@ import pytest
 
 from tests.events import commits, workers
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.extended.slurm.job import SlurmJob
+from tests.extended.slurm.job import SlurmJob, folder_with_the_same_port
 from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, gone
 from tests.journeys.test_detached import TORCHX
 from tests.util import wait_for
@@ -142,6 +142,17 @@ def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: She
     again = shell.run("--steps", "20", cfg="partition=nowhere")
     assert (again.returncode, shell.handle) == (2, "")
     assert "partition=nowhere: there is none" in again.stderr
+
+
+def test_two_jobs_on_the_same_host(shell: Shell) -> None:
+    """S4: a port that followed from the run directory would be the same for both."""
+    shell.run("--steps", "100000")
+    shell.wait_until_training()
+    second = Shell(shell.cluster, folder_with_the_same_port(shell.folder))
+    second.run("--steps", "20", options=TOGETHER)
+    second.wait_for(lambda: second.part_status() == "SUCCEEDED", 120, "the end of the second job")
+    assert "is taken" not in second.output()
+    assert shell.part_status() == "RUNNING"
 
 
 def test_a_group_over_two_nodes(shell: Shell) -> None:

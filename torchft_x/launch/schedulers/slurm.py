@@ -15,7 +15,6 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 
-_FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's variable for the host of the first role, with the node's name
 _LIGHTHOUSE = "lighthouse-"  # prefix of a lighthouse's key in the request, before its number
 # Arguments: the lighthouse's output files, the length of its command, its command, the trainer's command. The exit code is
 # the higher of the two. The trap keeps the shell alive, and with it the step, during the grace period of both.
@@ -36,7 +35,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
         _check_script(role.args, job_dir)
     for replica in replicas:
         _let_others_live(replica)
-        _name_the_host_by_address(replica.env)
+        _find_by_file(replica.env)
         _pass_environment(replica)
     if role.ft.kind == "trainer" and role.ft.own_lighthouse:
         _check_lighthouses(role.ft.lighthouses, len(replicas))
@@ -108,10 +107,10 @@ def _let_others_live(replica: Any) -> None:
         replica.srun_opts["cpus-per-task"] = replica.sbatch_opts["cpus-per-task"]
 
 
-def _name_the_host_by_address(environ: dict[str, str]) -> None:
-    """Use srun's address for the lighthouse's host: srun runs on its node, and node names may not resolve."""
-    if environ.get(env.LIGHTHOUSE_HOST_IN) == _FIRST_HOST:
-        environ[env.LIGHTHOUSE_HOST_IN] = env.SLURM_LAUNCH_ADDRESS
+def _find_by_file(environ: dict[str, str]) -> None:
+    """Let the lighthouse take a free port, and the others find it by its file: a fixed port may be another job's."""
+    if environ.pop(env.LIGHTHOUSE_HOST_IN, None) is not None:
+        environ[env.LIGHTHOUSE_PORT] = "0"
 
 
 def _pass_environment(replica: Any) -> None:

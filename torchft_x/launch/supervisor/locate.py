@@ -8,7 +8,6 @@ serve there, so that way needs a token, by which a stranger refuses us.
 from __future__ import annotations
 
 import dataclasses
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,6 +158,5 @@ class Locator:
 
 
 def first_host(text: str) -> str:
-    """Return the first host of ``a,b`` (Kubernetes) or ``n[01-04,7],m2`` (Slurm)."""
-    first = re.split(r",(?![^\[]*\])", text.strip(), maxsplit=1)[0].strip()
-    return re.sub(r"\[([^\]]*)\]", lambda m: re.split("[,-]", m[1], maxsplit=1)[0], first)
+    """Return the first host of a list with commas."""
+    return text.partition(",")[0].strip()

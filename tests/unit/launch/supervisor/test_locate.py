@@ -171,11 +171,6 @@ def test_a_local_job_has_no_port_of_its_own(tmp_path: Path, port: int) -> None:
         ("fd00::7", "fd00::7"),
         ("job-lighthouse-0-0.job", "job-lighthouse-0-0.job"),
         ("a.job,b.job", "a.job"),
-        ("n[1-2]", "n1"),
-        ("n[01-10,12]", "n01"),
-        ("n[7,9-11],m3", "n7"),
-        ("m3,n[1-2]", "m3"),
-        ("rack[1-2]n[3-4]-ib", "rack1n3-ib"),
     ],
 )
 def test_the_first_host_of_a_list(text: str, host: str) -> None:
