@@ -15,7 +15,7 @@ from typing import Any
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
-from torchft_x.launch.job.states import RUNNING, SUCCEEDED
+from torchft_x.launch.job.states import ALIVE, RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes import app as apps
 from torchft_x.launch.kubernetes import handle, jobs, options
 from torchft_x.launch.kubernetes.cluster import Cluster
@@ -62,24 +62,25 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             found = jobs.find(cluster, name, why=True)
         if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise common.unknown_job(NAME, f"{cluster.namespace}:{name}", "of your context's namespace")
-        if found is not None and found.has_begun and excepthook.in_command("log"):  # `torchx log` waits on PENDING
+        alive = found is not None and any(part.state in ALIVE for part in found.parts)
+        if found is not None and (
+            (found.has_begun and excepthook.in_command("log"))  # `torchx log` waits on PENDING
+            or (alive and excepthook.in_command("cancel"))  # `torchx cancel` ends no job that is over
+        ):
             found = replace(found, state=RUNNING)
         return None if found is None else _response(app_id, found)
 
-    def list(self, *_: Any) -> list[ListAppResponse]:
+    def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
+        context, namespace = ((cfg or {}).get(name) for name in ("context", "namespace"))  # of the nightly line only
         with common.sentence():
-            cluster = self._cluster(None, None)
-            found = jobs.every(cluster)
-        return [ListAppResponse(app_id=f"{cluster.namespace}:{j.app}", state=AppState[j.state]) for j in found]
+            cluster = self._cluster(context, namespace)
+            found = [(handle.app_id(cluster.namespace, job.app, context), job.state) for job in jobs.every(cluster)]
+        return [ListAppResponse(app_id=app_id, state=AppState[state]) for app_id, state in found]
 
     def _cancel_existing(self, app_id: str) -> None:
         cluster, name = self._locate(app_id)
         with common.sentence():
             jobs.cancel(cluster, name)
-
-    def _delete_existing(self, app_id: str) -> None:
-        """Delete the job's objects, also those of an ended job. The nightly line of TorchX calls it."""
-        self._cancel_existing(app_id)
 
     def log_iter(
         self,

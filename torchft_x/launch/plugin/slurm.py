@@ -89,7 +89,10 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # `torchx log` would wait
             where = f" Its logs are in {now.manifest.log_dir}." if now.manifest is not None else ""
             raise excepthook.refused(f"nothing is known of the job {app_id}. {now.trouble}{where}")
-        if now is not None and now.unheard and excepthook.in_command("log"):  # `torchx log` waits on PENDING
+        if now is not None and (
+            (now.unheard and excepthook.in_command("log"))  # `torchx log` waits on PENDING
+            or (now.alive and excepthook.in_command("cancel"))  # `torchx cancel` ends no job that is over
+        ):
             now = dataclasses.replace(now, state=RUNNING)
         return None if now is None else _response(now)
 

@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from tests.unit.launch.kubernetes.answering import Request, answering
-from tests.unit.launch.kubernetes.rules.test_state import job
+from tests.unit.launch.kubernetes.rules.test_state import RUNS, job, pod
 from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter
 from tests.util import scaled
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 _RUN = ("run", "-s", "kubernetes_ft", "--workspace=")
 _JOB = ("./components.py:ddp", "--image", "i:1")
+_TITAN = ("./components.py:titan", "--image", "i:1", "--config", "mine")
 
 
 def say(line: str, *words: str, home: Path, code: int = 0) -> str:
@@ -45,6 +46,11 @@ def test_a_dry_run_needs_no_cluster(line: str, tmp_path: Path) -> None:
     assert [o["kind"] for o in objects] == kinds
     assert objects[-1]["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpus", "zone": "b"}
     assert objects[0]["spec"]["ttlSecondsAfterFinished"] == 60
+    out = say(line, *_RUN, "--dryrun", *_TITAN, "--", "--a.b", "3", home=tmp_path)
+    *_, trainer = yaml.safe_load_all(out[out.index("apiVersion:") :])
+    (container,) = trainer["spec"]["template"]["spec"]["containers"]
+    assert container["command"][1:6] == ["-m", "torchft_x.compat", "-m", "torchft_x", "supervise"]
+    assert container["command"][-6:] == ["--module", "torchft.llama3", "--config", "mine", "--a.b", "3"]
 
 
 @pytest.mark.parametrize("line", BOTH)
@@ -70,6 +76,38 @@ def test_a_job_of_another_context_is_found_by_its_handle(line: str, tmp_path: Pa
         assert "State: SUCCEEDED" in say(line, "status", handle, home=tmp_path)
         assert "can't be reached" in say(line, "status", handle.partition("@")[0], home=tmp_path, code=2)
     assert "POST" in {a.method for a in asked}
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_every_command_about_a_job(line: str, tmp_path: Path) -> None:
+    (tmp_path / ".kube").mkdir()
+    jobs = [job("lighthouse"), job("trainer", 0), job("trainer", 1)]
+    pods = [pod("lighthouse", **RUNS), pod("trainer", 0, made=1, **RUNS), pod("trainer", 1, made=2, **RUNS)]
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        path = asked.path.partition("?")[0]
+        if path.endswith("/log"):
+            return 200, "2026-11-25T12:00:00Z step 1\n"
+        return 200, {"items": jobs if path.endswith("/jobs") else pods if path.endswith("/pods") else []}
+
+    with answering(answer, tmp_path / ".kube/config") as asked:
+        handle = "kubernetes_ft://torchx/team:a"
+        assert "State: RUNNING" in say(line, "status", handle, home=tmp_path)
+        assert f"{handle}  RUNNING" in say(line, "list", "-s", "kubernetes_ft", home=tmp_path).replace(" " * 12, "")
+        assert say(line, "log", f"{handle}/trainer/1", home=tmp_path) == "trainer/1 step 1\n"
+        assert "'num_replicas': 2" in say(line, "describe", handle, home=tmp_path)
+        if line == "nightly":
+            said = say(line, "list", "-s", "kubernetes_ft", "-cfg", "namespace=other,context=c", home=tmp_path)
+            assert "kubernetes_ft://torchx/other:a@c" in said
+        jobs[0] = job("lighthouse", end="Failed")
+        assert "State: FAILED" in say(line, "status", handle, home=tmp_path)
+        say(line, "cancel", handle, home=tmp_path)  # also of a job that has failed: what is left of it
+        (deleted,) = (a.path for a in asked if a.method == "DELETE")
+        assert "/jobs/a-lighthouse-0?" in deleted
+        del asked[:], pods[1:]
+        jobs[1:] = [job("trainer", n, end="Complete") for n in range(2)]
+        say(line, "cancel", handle, home=tmp_path)
+        assert not [a for a in asked if a.method == "DELETE"], "the logs of a job that is over stay"
 
 
 @pytest.mark.parametrize("line", BOTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,32 +153,70 @@ def test_output_of_all_attempts_in_their_order(cluster: Cluster, tmp_path: Path)
         scheduler.log_iter("nobody", "trainer", 0)
 
 
+def torchx(line: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of TorchX, of one of its lines, in a process of its own."""
+    done = subprocess.run(
+        [interpreter(line), "-c", TORCHX, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), env.STATE_HOME: str(folder / "state")},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
 @pytest.mark.parametrize("line", BOTH)
-def test_where_there_is_no_slurm(line: str, tmp_path: Path) -> None:
-    python = interpreter(line)
+def test_every_command_on_both_lines(line: str, cluster: Cluster, tmp_path: Path) -> None:
+    def say(*words: str) -> str:
+        done = torchx(line, tmp_path, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
-    def torchx(*words: str) -> subprocess.CompletedProcess[str]:
-        environ = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            env.STATE_HOME: str(tmp_path / "state"),
-            "PATH": str(tmp_path),
-        }
-        command = [str(python), "-c", TORCHX, *words]
-        return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(60))
+    run_dir = tmp_path / "run"
+    job = [str(ROOT / "components.py:ddp"), "--script", str(SCRIPT), "--run_dir", str(run_dir)]
+    handle = say("run", "-s", "slurm_ft", "--workspace", "", *job).split()[-1]
+    turn(cluster, ("|PENDING|0||", "|RUNNING|0|n1|"))
+    report(run_dir, "trainer/0", "trainer/1")
+    (run_dir / "slurm/logs/trainer-1-0.3_1-r0.log").write_text("first\n")
+    assert "State: RUNNING" in say("status", handle)
+    assert re.search(rf"{handle}\s+RUNNING", say("list", "-s", "slurm_ft"))
+    assert say("log", handle) == "trainer/1 first\n"
+    assert "'num_replicas': 2" in say("describe", handle)
+    store.change(run_dir, lambda now: dataclasses.replace(now, outcome=1, why="group 1 gave up."))
+    turn(cluster, ("|RUNNING|0|n1|", "|PENDING|0||"))
+    assert re.search(r"State: FAILED(.|\n)*Msg: .*group 1 gave up\.", say("status", handle))
+    say("cancel", handle)  # also of a job that has failed: what is left of it
+    assert cluster.cancelled == ["3_0", "3_1"]
 
+
+@pytest.mark.parametrize("line", BOTH)
+def test_titan_in_a_batch_script(line: str, tmp_path: Path) -> None:
+    job = [str(ROOT / "components.py:titan"), "--run_dir", str(tmp_path / "run"), "--config", "mine"]
+    said = torchx(
+        line, tmp_path, "run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job, "--", "--a.b", "3"
+    ).stdout
+    assert "export JE_ARROW_MALLOC_CONF=background_thread:false" in said
+    (command,) = re.findall("^exec .*supervise.*$", said, re.MULTILINE)
+    assert " -m torchft_x.compat -m torchft_x supervise " in command
+    assert command.endswith(" -- -m torchft_x.compat.titan --module torchft.llama3 --config mine --a.b 3")
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_where_there_is_no_slurm(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     job = [str(ROOT / "components.py:ddp"), "--script", str(SCRIPT), "--run_dir", str(tmp_path / "run")]
-    dry = torchx("run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job)
+    dry = torchx(line, tmp_path, "run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job)
     assert "#SBATCH --array=0-1" in dry.stdout, dry.stderr
     for words in (
         ["run", "-s", "slurm_ft", "--workspace", "", *job],
         ["run", "-s", "slurm_ft", "-cfg", "sbatch_args=--nice=1", *job],
         ["log", "slurm_ft://torchx/some-job"],
     ):
-        done = torchx(*words)
+        done = torchx(line, tmp_path, *words)
         assert done.returncode == 2, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
         assert done.stderr.splitlines()[-1].startswith("torchft_x: ")
     assert not (tmp_path / "run").exists()
-    status = torchx("status", "slurm_ft://torchx/some-job")
+    status = torchx(line, tmp_path, "status", "slurm_ft://torchx/some-job")
     assert "squeue is not on" in status.stdout
