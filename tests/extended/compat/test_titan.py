@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.compat.test_trainers import HOW
+from tests.extended.slurm.job import SlurmJob
 from tests.journeys.jobs import ROOT, WARM, Job, running
 from torchft_x import env
 
@@ -28,7 +29,7 @@ CONSTANT_RATE = ("--lr_scheduler.warmup_steps", "0", "--lr_scheduler.min_lr_fact
 
 
 def trainer(
-    folder: Path, *words: str, run: str = "run", config: str = "debugmodel"
+    folder: Path, *words: str, run: str = "run", config: str = "debugmodel", scheduler: str = "local_cwd"
 ) -> tuple[list[str], dict[str, str]]:
     """The command of a job with these arguments of torchtitan's, in `folder`, and its variables."""
     python = env.read(env.TRAINERS_PYTHON)
@@ -36,18 +37,18 @@ def trainer(
         pytest.skip(HOW)
     if not (folder / "tests").exists():
         subprocess.run([python, ROOT / "tests/extended/compat/titan_assets.py"], cwd=folder, check=True, timeout=120)
-    command = [python, "-m", "torchx.cli.main", "run", "-s", "local_cwd", f"{ROOT}/components.py:titan"]
+    command = [python, "-m", "torchx.cli.main", "run", "-s", scheduler, f"{ROOT}/components.py:titan"]
     command += ["--module", "titan_config", "--config", config, "--run_dir", str(folder / run), "--", *words]
     return command, {**WARM, "PYTHONPATH": f"{ROOT}:{CPU}:{EXAMPLES}", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def printed(job: Job, group: int) -> str:
+def printed(job: Job | SlurmJob, group: int) -> str:
     """What all attempts of a group have printed."""
     logs = sorted((job.run_dir / "logs").glob(f"group-{group}-attempt-[0-9].log"))
     return "".join(log.read_text(errors="replace") for log in logs)
 
 
-def step(job: Job, group: int) -> int:
+def step(job: Job | SlurmJob, group: int) -> int:
     """torchtitan's own number of the newest step."""
     return max([int(n) for n in re.findall(r"step: +(\d+) +loss", printed(job, group))], default=0)
 
