@@ -1,15 +1,17 @@
-"""Train on a cluster of two nodes with real kubelets, kill a pod, a container and a node, and report the cost of each.
+"""Train on two nodes with real kubelets; kill a pod, a container and a node, freeze a container, and report the costs.
 
     python -m tests.extended.kubernetes.full
 
 The job is submitted as a person does it: `torchx run -s kubernetes_ft`. At the end the parameters of all groups are
 compared at every committed step. The exit code is 0 only if all groups came back each time, no committed step was lost
-and the comparison holds. Needs root, and `./scripts/kubernetes --node`. Takes some three minutes.
+and the comparison holds. Needs root, and `./scripts/kubernetes --node`. A round takes some six minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +20,7 @@ from pathlib import Path
 from tests.extended.kubernetes.cluster import cluster
 from tests.extended.kubernetes.faults.job import TrainingJob
 from tests.extended.kubernetes.faults.run import NODE_GRACE, Trial
-from tests.extended.kubernetes.full.node import FullCluster, missing
+from tests.extended.kubernetes.full.node import FullCluster, RealNode, missing
 from tests.extended.kubernetes.shell import Shell
 from tests.extended.kubernetes.space import Space
 
@@ -27,6 +29,25 @@ containers:
 - {name: lighthouse, imagePullPolicy: Never, resources: {requests: {cpu: 100m}}}
 - {name: trainer, imagePullPolicy: Never, resources: {requests: {cpu: 100m}}}
 """  # small requests, so that the remaining node has room for all pods
+
+
+class FullTrial(Trial):
+    """The faults applied to a job on a `FullCluster`."""
+
+    def freeze_container(self, group: str) -> None:
+        """Stop all processes in a group's container. Its liveness probe must find that, and nothing of it may be left."""
+        node, uid = self._where(group)
+        assert isinstance(node, RealNode)
+        frozen = node.pids(uid)
+
+        def freeze() -> None:
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+
+        self.fault("container frozen", group, freeze)
+        left = [pid for pid in frozen if Path(f"/proc/{pid}").exists()]
+        assert not left, f"the frozen processes {left} are left"
+        print(self.job.shell.say("status", self.job.handle), flush=True)
 
 
 def main() -> int:
@@ -46,7 +67,7 @@ def main() -> int:
             shell = Shell(Space(made), folder)
             shell.overlay.write_text(_OVERLAY)
             shell.memory = 1500  # MB; a real kubelet enforces it
-            trial = Trial(TrainingJob(shell, folder / "run"))
+            trial = FullTrial(TrainingJob(shell, folder / "run"))
             with trial.explained():
                 trial.job.begin()
                 print(f"both groups train after {time.monotonic() - began:.1f} s", flush=True)
@@ -54,6 +75,8 @@ def main() -> int:
                 for _ in range(args.rounds):
                     trial.kill_pod("1")
                     trial.kill_container("1")
+                    trial.kill_pod("0")  # so that its next container has no back-off
+                    trial.freeze_container("0")
                     trial.lose_node()
                 findings = trial.job.finish()
     return trial.report(args.out, findings)

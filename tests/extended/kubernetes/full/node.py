@@ -92,10 +92,12 @@ class RealNode(small.LocalNode):
 
     def kill_container(self, uid: str) -> None:
         """Kill the first process of a pod's only container with SIGKILL."""
-        container = self._container(uid)
-        (listed,) = (cgroups.ROOT / "pids" / self._cgroup).rglob(f"{container}/cgroup.procs")
-        first = next(pid for pid in map(int, listed.read_text().split()) if _number_inside(pid) == 1)
-        os.kill(first, signal.SIGKILL)
+        os.kill(next(pid for pid in self.pids(uid) if _number_inside(pid) == 1), signal.SIGKILL)
+
+    def pids(self, uid: str) -> list[int]:
+        """Return the ids of all processes in a pod's only container."""
+        (listed,) = (cgroups.ROOT / "pids" / self._cgroup).rglob(f"{self._container(uid)}/cgroup.procs")
+        return [int(pid) for pid in listed.read_text().split()]
 
     def run_in(self, uid: str, command: Sequence[str]) -> int:
         container = self._container(uid)
