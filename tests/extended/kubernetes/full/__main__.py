@@ -21,13 +21,14 @@ from tests.extended.kubernetes.cluster import cluster
 from tests.extended.kubernetes.faults.job import TrainingJob
 from tests.extended.kubernetes.faults.run import NODE_GRACE, Trial
 from tests.extended.kubernetes.full.node import FullCluster, RealNode, missing
-from tests.extended.kubernetes.shell import Shell
+from tests.extended.kubernetes.shell import USER, Shell
 from tests.extended.kubernetes.space import Space
 
-_OVERLAY = """
+_OVERLAY = f"""
+securityContext: {{runAsUser: {USER}}}
 containers:
-- {name: lighthouse, imagePullPolicy: Never, resources: {requests: {cpu: 100m}}}
-- {name: trainer, imagePullPolicy: Never, resources: {requests: {cpu: 100m}}}
+- {{name: lighthouse, imagePullPolicy: Never, resources: {{requests: {{cpu: 100m}}}}}}
+- {{name: trainer, imagePullPolicy: Never, resources: {{requests: {{cpu: 100m}}}}}}
 """  # small requests, so that the remaining node has room for all pods
 
 
