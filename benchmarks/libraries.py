@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interpreters import PEER_PYTHON
 from torchft_x import env
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,12 +87,12 @@ def ours() -> Library:
 
 def find_peer() -> Library | str:
     """Return torchft-nightly in its own environment, or a sentence with the reason why it is missing."""
-    python = env.read(env.PEER_PYTHON)
+    python = env.read(PEER_PYTHON)
     if python is None:
         python = str(ROOT / ".venv-peer" / "bin" / "python")  # as ./scripts/test --extended makes it
         if not Path(python).exists():
             return (
-                f"torchft-nightly is not here: {env.PEER_PYTHON} is not set and there is no .venv-peer "
+                f"torchft-nightly is not here: {PEER_PYTHON} is not set and there is no .venv-peer "
                 "(./scripts/test --extended makes it)"
             )
     try:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.evidence import exact_data
 from tests.extended.rpc.test_peer import HOW
+from tests.interpreters import PEER_PYTHON
 from tests.process.programs import ROOT
 from tests.util import scaled
 from torchft_x import env
@@ -31,7 +32,7 @@ def test_each_sample_is_committed_once_under_kills(words: str, tmp_path: Path) -
 @pytest.mark.peer
 @pytest.mark.timeout(900)
 def test_torchft_trains_what_it_logs(tmp_path: Path) -> None:
-    if env.read(env.PEER_PYTHON) is None:
+    if env.read(PEER_PYTHON) is None:
         pytest.skip(HOW)
     out = tmp_path / "figures.jsonl"
     sizes = ["--kills", "2", "--length", "2000", "--epochs", "2", "--slots", "4", "--out", str(out)]

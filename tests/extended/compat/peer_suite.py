@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.extended.compat.excluded import ALL, EXCLUDED, TIMED
+from tests.interpreters import PEER_PYTHON
 from tests.unit.compat import page
 from tests.util import scaled
 from torchft_x import env
@@ -142,9 +143,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", action="store_true", help="against torchft itself")
     parser.add_argument("--write", action="store_true", help="against both, and write the page's table")
     args = parser.parse_args(argv)
-    python = env.read(env.PEER_PYTHON)
+    python = env.read(PEER_PYTHON)
     if python is None:
-        print(f"{env.PEER_PYTHON} is not set: name the interpreter of an environment with torchft-nightly.")
+        print(f"{PEER_PYTHON} is not set: name the interpreter of an environment with torchft-nightly.")
         return 2
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(Path(folder), python)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.extended.compat.peer_suite import Suite, counts
 from tests.extended.rpc.test_peer import HOW
+from tests.interpreters import PEER_PYTHON
 from torchft_x import env
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    python = env.read(env.PEER_PYTHON)
+    python = env.read(PEER_PYTHON)
     if python is None:
         pytest.skip(HOW)
     return Suite(tmp_path_factory.mktemp("torchft"), python)

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.extended.compat.test_trainers import HOW
+from tests.interpreters import TRAINERS_PYTHON
 from tests.journeys.jobs import ROOT
 from torchft_x import env
 
@@ -28,7 +29,7 @@ for workers, options in ((0, {}), (2, {"multiprocessing_context": "fork"})):
 
 
 def test_rows_of_an_arrow_data_set() -> None:
-    python = env.read(env.TRAINERS_PYTHON)
+    python = env.read(TRAINERS_PYTHON)
     if python is None:
         pytest.skip(HOW)
     found = subprocess.run(

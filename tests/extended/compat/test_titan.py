@@ -18,6 +18,7 @@ import pytest
 
 from tests.extended.compat.test_trainers import HOW
 from tests.extended.slurm.job import SlurmJob
+from tests.interpreters import TRAINERS_PYTHON
 from tests.journeys.jobs import ROOT, WARM, Job, running
 from torchft_x import env
 
@@ -32,7 +33,7 @@ def trainer(
     folder: Path, *words: str, run: str = "run", config: str = "debugmodel", scheduler: str = "local_cwd"
 ) -> tuple[list[str], dict[str, str]]:
     """The command of a job with these arguments of torchtitan's, in `folder`, and its variables."""
-    python = env.read(env.TRAINERS_PYTHON)
+    python = env.read(TRAINERS_PYTHON)
     if python is None:
         pytest.skip(HOW)
     if not (folder / "tests").exists():

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.extended.serving import lighthouse, trainer
+from tests.interpreters import TRAINERS_PYTHON
 from tests.journeys.jobs import ROOT, Job
 from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(300)]
 
 HOW = (
-    f"{env.TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, transformers, accelerate, "
+    f"{TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, transformers, accelerate, "
     "lightning and torchtitan (./scripts/test --extended makes one)"
 )
 EXAMPLES = ROOT / "docs/examples"
@@ -32,7 +33,7 @@ LIGHTNING = (str(EXAMPLES / "train_lightning.py"), "--precision", "bf16-mixed", 
     ids=["transformers", "lightning"],
 )
 def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...], told: str, each: int) -> None:
-    python, steps = env.read(env.TRAINERS_PYTHON), 250
+    python, steps = env.read(TRAINERS_PYTHON), 250
     if python is None:
         pytest.skip(HOW)
     with ExitStack() as stack:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.extended.rpc.test_peer import HOW
 from tests.extended.serving import lighthouse, trainer
+from tests.interpreters import PEER_PYTHON
 from tests.journeys.jobs import Job
 from tests.util import clock
 from torchft_x import env
@@ -31,7 +32,7 @@ def in_pairs(group: Job) -> int:
 
 
 def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: Path) -> None:
-    python, end = env.read(env.PEER_PYTHON), tmp_path / "end"
+    python, end = env.read(PEER_PYTHON), tmp_path / "end"
     if python is None:
         pytest.skip(HOW)
     waits = ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", str(int(clock(1000)))]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.interpreters import PEER_PYTHON
 from tests.unit.rpc.support import LOCAL, Asking, Watched, group, is_marked, lighthouse
 from tests.util import clock, scaled, wait_for
 from torchft_x import env
@@ -20,9 +21,9 @@ from torchft_x.rpc.coordination import LighthouseClient, ManagerClient, ManagerS
 pytestmark = [pytest.mark.peer]
 
 HOW = (
-    f"{env.PEER_PYTHON} is not set. To run these: python3 -m venv /tmp/peerv; /tmp/peerv/bin/pip install torch==2.13.0; "
+    f"{PEER_PYTHON} is not set. To run these: python3 -m venv /tmp/peerv; /tmp/peerv/bin/pip install torch==2.13.0; "
     "/tmp/peerv/bin/pip install torchft-nightly numpy torchdata; "
-    f"{env.PEER_PYTHON}=/tmp/peerv/bin/python pytest -m peer"
+    f"{PEER_PYTHON}=/tmp/peerv/bin/python pytest -m peer"
 )
 
 
@@ -51,7 +52,7 @@ class Peer:
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Peer]:
-    python = env.read(env.PEER_PYTHON)
+    python = env.read(PEER_PYTHON)
     if python is None:
         pytest.skip(HOW)
     made = Peer(python)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import libraries
-from torchft_x import env
+from tests.interpreters import PEER_PYTHON
 
 
 def test_a_missing_peer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(env.PEER_PYTHON, sys.executable)
+    monkeypatch.setenv(PEER_PYTHON, sys.executable)
     assert str(libraries.find_peer()).startswith("torchft-nightly is not installed for")
-    monkeypatch.setenv(env.PEER_PYTHON, str(tmp_path / "nothing"))
+    monkeypatch.setenv(PEER_PYTHON, str(tmp_path / "nothing"))
     assert "can't be run" in str(libraries.find_peer())
-    monkeypatch.delenv(env.PEER_PYTHON)
+    monkeypatch.delenv(PEER_PYTHON)
     monkeypatch.setattr(libraries, "ROOT", tmp_path)
     assert "scripts/test --extended makes it" in str(libraries.find_peer())

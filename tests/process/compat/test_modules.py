@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.rpc.test_peer import HOW
+from tests.interpreters import PEER_PYTHON
 from tests.process.programs import ROOT, python
 from tests.util import scaled
 from torchft_x import env
@@ -42,7 +43,7 @@ def test_a_name_that_we_lack_says_why() -> None:
 
 @pytest.mark.peer
 def test_every_public_name_of_the_peer_is_here_or_said_to_be_lacking() -> None:
-    python = env.read(env.PEER_PYTHON)
+    python = env.read(PEER_PYTHON)
     if python is None:
         pytest.skip(HOW)
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"

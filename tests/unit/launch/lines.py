@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interpreters import NIGHTLY_PYTHON
 from tests.util import scaled
 from torchft_x import env
 
@@ -20,10 +21,10 @@ def interpreter(line: str) -> str:
     """Return the Python of a line, or skip the test if there is none."""
     if line == "this":
         return sys.executable
-    python = env.read(env.NIGHTLY_PYTHON)
+    python = env.read(NIGHTLY_PYTHON)
     if python is None:
         pytest.skip(
-            f"set {env.NIGHTLY_PYTHON} to the Python of an environment with torchx-nightly and torchft_x's other "
+            f"set {NIGHTLY_PYTHON} to the Python of an environment with torchx-nightly and torchft_x's other "
             "dependencies: python3 -m venv V; V/bin/pip install torch==2.13.0 torchx-nightly==2026.10.26 grpcio "
             "'protobuf<8' fsspec kubernetes"
         )

@@ -136,7 +136,7 @@ def slow_reverse(how_slow: str) -> str:
     return (
         f"Looking up a name by its address {how_slow}, and torch does that on both sides of every connect to a store: "
         "each restart of a group stalls the others so long. Put the hosts of the job into /etc/hosts, or set "
-        f"{env.RES_OPTIONS}='timeout:1 attempts:1'."
+        "RES_OPTIONS='timeout:1 attempts:1'."
     )
 
 

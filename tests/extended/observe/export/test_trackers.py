@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.serving import lighthouse
+from tests.interpreters import TRAINERS_PYTHON
 from tests.util import scaled
 from torchft_x import env
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[4]
 HOW = (
-    f"{env.TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, tensorboard and wandb "
+    f"{TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, tensorboard and wandb "
     "(./scripts/test --extended makes one)"
 )
 STEPS = 12
@@ -53,7 +54,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize(("tool", "reader"), [("tensorboard", TENSORBOARD), ("wandb", WANDB)])
 def test_the_tool_has_each_step(tmp_path: Path, tool: str, reader: str) -> None:
-    python = env.read(env.TRAINERS_PYTHON)
+    python = env.read(TRAINERS_PYTHON)
     if python is None:
         pytest.skip(HOW)
     with lighthouse(tmp_path) as address:
