@@ -91,7 +91,8 @@ class Lateness:
     def __init__(self, kind: str, group: str, folder: Path, log: Callable[[str], None]) -> None:
         self.kind = KINDS[kind]
         last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
-        first = os.environ.get("TORCHFT_X_ATTEMPT", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == "0"
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        first = '"number": 0' in os.environ["TORCHFT_X_ATTEMPT"] if "TORCHFT_X_ATTEMPT" in os.environ else not again
         self._chosen = group == "1" and last and first
         self.flag = folder / f"late-{os.getpid()}"
         self._log = log

@@ -6,10 +6,12 @@ Variables of the peer (torchft) keep its meaning; ours start with ``TORCHFT_X_``
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import stat
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import nan
 
 from torchft_x.errors import ConfigError
@@ -44,18 +46,14 @@ HTTP_BIND = "TORCHFT_X_HTTP_BIND"  # for a lighthouse: address of its page, or "
 WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # for torchft_x.compat.futures: longest time of a callback
 EVENTS = "TORCHFT_X_EVENTS"  # "stdout": also print each event as a line with a JSON object, for collectors of logs
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
-STATE_FILE = "TORCHFT_X_STATE_FILE"  # for a lighthouse: journal for the next lighthouse on its host
-LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # for a lighthouse, from its supervisor: one name for all its starts
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # name or address by which others reach this host
 ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # network interface that has that address
-ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start, which continues when a group's supervisor is replaced
-ATTEMPT_TOKEN = "TORCHFT_X_ATTEMPT_TOKEN"  # random, of one attempt of a group; the supervisor's exit report names it
+ATTEMPT = "TORCHFT_X_ATTEMPT"  # from a supervisor to the programs of an attempt: `AttemptFacts`, as a JSON object
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum and for a commit
 FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # folder for records of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # name of the variable with the first role's host
 LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # number of the job's own lighthouses, if more than one
-LIGHTHOUSE_FILE = "TORCHFT_X_LIGHTHOUSE_FILE"  # for a job's program: file with the lighthouse's new address if it moves
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # port on the host in LIGHTHOUSE_HOST_IN, the same for all roles of a job
 # The next five are DiLoCo's settings, from the component to the script.
 SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"
@@ -73,10 +71,8 @@ ALIVE = "TORCHFT_X_ALIVE"  # for a supervisor: file that it touches regularly, w
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # longest time, in seconds, for the scheduler to (re)start a process
 # "0": nothing is collected from trainers that hang or die. "1": trainers also run torch's own worker server.
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"
-PRIVATE = "TORCHFT_X_PRIVATE"  # for a trainer: private folder on this host for its status file and socket
 HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # for a supervisor: seconds without a step after which it restarts its group
 MEMORY = "TORCHFT_X_MEMORY"  # for a supervisor: share of the host's memory for copies of its workers' states; 0: none
-MEMORY_SLOTS = "TORCHFT_X_MEMORY_SLOTS"  # for a trainer: its supervisor's slots for these copies, and their size
 NOTICE = "TORCHFT_X_NOTICE"  # for a supervisor: seconds between its SIGTERM and SIGKILL, as its platform sets them
 WARM = "TORCHFT_X_WARM"  # "0": no attempt of a group is forked from a pre-imported process
 WARM_IMPORTS = "TORCHFT_X_WARM_IMPORTS"  # imports of that process besides torch, with commas; unset: the script's own
@@ -88,7 +84,6 @@ STATE_HOME = "XDG_STATE_HOME"  # folder for programs' state; ~/.local/state if u
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_NODE_NAME = "SLURMD_NODENAME"  # set by Slurm in all processes of a job: this node
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node on which srun runs
-GPUS = "TORCHFT_X_GPUS"  # number of this group's own GPUs on each of its nodes (--gpu); unset: groups may share them
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
 HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
 ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts only devices that this one leaves
@@ -129,14 +124,9 @@ def become(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
 
 
-_OF_A_TRAINER = (ATTEMPT, ATTEMPT_TOKEN, LIGHTHOUSE_FILE, MEMORY_SLOTS, PRIVATE)
-
-
 def leave_outer_job() -> None:
-    """Remove the variables that supervisors set for trainers only, if a trainer started us as part of its own job."""
-    if ATTEMPT_TOKEN in os.environ:
-        for name in _OF_A_TRAINER:
-            os.environ.pop(name, None)
+    """Remove the variable that supervisors set for programs only, if a program started us as part of its own job."""
+    os.environ.pop(ATTEMPT, None)
 
 
 def is_local_job(environ: Mapping[str, str] | None = None) -> bool:
@@ -186,6 +176,36 @@ def read_share(name: str, default: float, environ: Mapping[str, str] | None = No
     if not 0 <= share <= 1:
         raise ConfigError(f"{name}={value!r} is not a number from 0 to 1; set it to one or unset it.")
     return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFacts:
+    """Facts that a supervisor passes to the programs of an attempt."""
+
+    number: int = 0
+    """Number of this start of the group or program. It continues when the supervisor is replaced."""
+    token: str = ""
+    """Random name of a group's attempt, which the supervisor's exit report repeats; '' for a sidecar."""
+    folder: str = ""
+    """Private folder on this host for a trainer's status file and socket; '' for none."""
+    memory_slots: str = ""
+    """The supervisor's memory for copies of its workers' states (`CheckpointMemory.setting`); '' if there is none."""
+    own_gpus: bool = False
+    """Whether the group has GPUs of its own (``--gpu``); otherwise groups may share them."""
+    lighthouse_file: str = ""
+    """File with the new address of the job's own lighthouse if it moves; '' if it can't move."""
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def read_attempt(environ: Mapping[str, str] | None = None) -> AttemptFacts:
+    """Return the facts about this process's attempt; the defaults without a supervisor. Raise `ConfigError` for others."""
+    value = read(ATTEMPT, None, environ)
+    try:
+        return AttemptFacts() if value is None else AttemptFacts(**json.loads(value))
+    except (ValueError, TypeError):
+        raise ConfigError(f"{ATTEMPT}={value!r} is not from a supervisor of this version; unset it.") from None
 
 
 def new_token() -> str:

@@ -103,7 +103,7 @@ class Trial:
         if self._flags.dump_params is None or manager is None:
             return
         group, rank = manager.name.rsplit("/", 1)
-        attempt = env.read_int(env.ATTEMPT, 0)
+        attempt = env.read_attempt().number
         self._dumper = Dumper(self._flags.dump_params, self._parameters(), group, int(rank), attempt)
         if self.loop is None:
             self._watch_data()

@@ -23,9 +23,9 @@ from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupG
 
 KIND, SECONDS = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1e9
 STEP, AFTER = 0.1, 30  # seconds of a step; number of steps before the trouble
-GROUP, ATTEMPT = env.read(env.REPLICA_GROUP_ID), env.read(env.ATTEMPT)
+GROUP, ATTEMPT = env.read(env.REPLICA_GROUP_ID), env.read_attempt().number
 RANK, SIZE = env.read_int(env.RANK, 0) or 0, env.read_int(env.WORLD_SIZE, 1) or 1
-CHOSEN = GROUP == "1" and ATTEMPT == "0" and RANK == SIZE - 1
+CHOSEN = GROUP == "1" and ATTEMPT == 0 and RANK == SIZE - 1
 
 
 class Batches(IterableDataset):

@@ -64,7 +64,7 @@ def main() -> None:
     )
     observe.subscribe(on_event)
     ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, sgd)
-    dumper = Dumper(args.dump_params, model.parameters(), group, rank, env.read_int(env.ATTEMPT, 0))
+    dumper = Dumper(args.dump_params, model.parameters(), group, rank, env.read_attempt().number)
     rng = random.Random(group)
     while not leaving:
         optimizer.zero_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x import __main__, env
+from torchft_x.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -25,16 +26,15 @@ def test_a_lighthouse_gets_the_older_listener_of_a_grpc_that_has_it_unless_the_u
 
 
 def test_a_job_that_a_trainer_starts_knows_nothing_of_that_trainers_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its lighthouse would take itself for one that was restarted, and wait for groups that there never were."""
-    for name in (env.ATTEMPT, env.ATTEMPT_TOKEN, env.PRIVATE, env.MEMORY_SLOTS, env.LIGHTHOUSE_FILE):
-        monkeypatch.setenv(name, "1")
+    facts = env.AttemptFacts(number=1, token="abc", folder="/tmp/attempt")
+    monkeypatch.setenv(env.ATTEMPT, str(facts))
+    assert env.read_attempt() == facts
     with pytest.raises(SystemExit):
         __main__.main(["doctor", "--help"])
-    assert env.read_int(env.ATTEMPT, 0) == 0
-    assert not env.read(env.PRIVATE)
+    assert env.read_attempt() == env.AttemptFacts()
 
 
-def test_a_lighthouse_that_is_started_again_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.ATTEMPT, "3")
-    env.leave_outer_job()
-    assert env.read_int(env.ATTEMPT) == 3
+@pytest.mark.parametrize("value", ["3", "{", '{"life": 1}'])
+def test_an_attempt_of_another_version_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="is not from a supervisor of this version"):
+        env.read_attempt({env.ATTEMPT: value})

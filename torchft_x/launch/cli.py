@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         help="part of this host's memory for copies of the state, from which the job goes on when all its workers were killed; "
         f"by default {MEMORY:g}; 0: none ({env.MEMORY})",
     )  # fmt: skip
+    parser.add_argument("--own_gpus", action="store_true", help="no other group uses the GPUs that this one sees")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT|-m MODULE [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
@@ -74,6 +75,7 @@ def supervise(argv: list[str]) -> int:
             find_timeout=_find_timeout(given, local),
             patience=TIMING.nodes_wait if local else _PATIENCE_REMOTE,
             local=local,
+            own_gpus=args.own_gpus,
             notice=_notice(local),
             memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, MEMORY),
             hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),

@@ -80,8 +80,7 @@ def _is_orphan(process: _Process, parent: _Process | None) -> bool:
     launcher = process.environ.get(env.LAUNCHER_PID)
     if launcher is not None:  # a supervisor or the lighthouse of a local job; their children don't have it
         return str(process.parent) != launcher
-    # A supervisor's children have the attempt in their environment; a restarted lighthouse may have it, too.
-    if env.ATTEMPT not in process.environ or "lighthouse" in process.words or process.parent == 0:
+    if env.ATTEMPT not in process.environ or process.parent == 0:  # a supervisor's children have it
         return False
     looked_after = parent is not None and (env.ATTEMPT in parent.environ or any("torchft_x" in w for w in parent.words))
     return not looked_after

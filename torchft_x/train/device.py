@@ -109,7 +109,7 @@ def local_devices(environ: Mapping[str, str] | None = None) -> LocalDevices:
         groups=env.read_int(env.NUM_REPLICA_GROUPS, 0, environ) or 0,
         local_rank=env.read_int(env.LOCAL_RANK, 0, environ) or 0,
         local_ranks=ranks,
-        own=(env.read_int(env.GPUS, 0, environ) or 0) > 0,
+        own=env.read_attempt(environ).own_gpus,
     )
 
 

@@ -69,7 +69,7 @@ SLEEP = "import time; time.sleep(1000)"
 
 @pytest.mark.parametrize(
     ("code", "variables"),
-    [(SLEEP, {env.LAUNCHER_PID: "@launcher@"}), (f"{SLEEP}  # torchft_x", {env.ATTEMPT: "0"})],
+    [(SLEEP, {env.LAUNCHER_PID: "@launcher@"}), (f"{SLEEP}  # torchft_x", {env.ATTEMPT: "{}"})],
     ids=["of a launcher", "worker of a supervisor"],
 )
 def test_a_process_whose_parent_is_gone(tmp_path: Path, code: str, variables: dict[str, str]) -> None:

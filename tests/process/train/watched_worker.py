@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from torchft_x import env
 from torchft_x.core.commit.step import Step
 from torchft_x.core.types import State
 from torchft_x.train.introspection import setup
@@ -28,7 +29,7 @@ def options(rank: int) -> Options:
 
 
 def watch(folder: str, rank: int) -> SharedStatus:
-    os.environ["TORCHFT_X_PRIVATE"] = folder
+    os.environ[env.ATTEMPT] = str(env.AttemptFacts(folder=folder))
     return setup.status_of(options(rank), Step(min_replica_size=1), "7:attempt")
 
 

@@ -91,7 +91,7 @@ def test_a_process_group_that_does_not_fit_gets_a_sentence() -> None:
 
 def test_what_torchrun_and_the_launcher_say() -> None:
     told = {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "REPLICA_GROUP_ID": "2", "NUM_REPLICA_GROUPS": "5"}
-    here = local_devices({**told, "TORCHFT_X_GPUS": "4"})
+    here = local_devices({**told, "TORCHFT_X_ATTEMPT": '{"own_gpus": true}'})
     assert (here.local_rank, here.local_ranks, here.group, here.groups, here.own) == (3, 4, 2, 5, True)
     assert not local_devices(told).own
 

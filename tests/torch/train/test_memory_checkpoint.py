@@ -15,6 +15,7 @@ from tests.torch.train.apart import Apart
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, Trainer, lighthouse, ranks_of_one, same
 from tests.util import scaled, wait_for
+from torchft_x import env
 from torchft_x.comm.store.create import host_store
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
@@ -39,7 +40,7 @@ def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
     memory = CheckpointMemory(2)
-    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(LIMIT))))
     yield memory
     memory.close()
 
@@ -135,7 +136,7 @@ def test_a_state_without_room_is_not_copied_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = CheckpointMemory(1)
-    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(8192))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(8192))))
     with lighthouse() as address, attempt(1, address) as (trainer,):
         wait_for(lambda: trainer.step() and memory_of(trainer)._off, 20, "the end of copying")
         trainer.run_to(trainer.manager.current_step() + 5)
@@ -165,10 +166,10 @@ def test_a_heal_that_breaks_off_leaves_the_copy(
     with attempt(1, address) as (first,):
         train_until_held([first], 3)
     far = first.manager.current_step() + 50  # where it stopped is the machine's affair
-    monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
+    monkeypatch.delenv(env.ATTEMPT)
     other = Trainer(1, address)
     other.run_to(far)
-    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(LIMIT))))
     with attempt(1, address) as (second,):
 
         def breaks(*args: Any, **kwargs: Any) -> Any:
@@ -268,7 +269,7 @@ def test_a_group_that_heals_takes_no_memory_of_the_source_s_own(
             return buffer
 
         monkeypatch.setattr(module.MemorySlot, "lend", seen)
-        monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
+        monkeypatch.delenv(env.ATTEMPT)
         second = Trainer(1, address)
         steps = [True]
 

@@ -96,6 +96,7 @@ def _trainer(job: FtJob) -> FtRole:
     args += ["--groups", str(job.replicas), "--workers"]
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
+    args += ["--own_gpus"] if job.trainer_resource.gpu > 0 else []
     program = ("-m", job.module) if job.module else (job.script,)
     args += ["--", *map(_as_given, (*program, *job.script_args))]
     return FtRole(
@@ -103,18 +104,12 @@ def _trainer(job: FtJob) -> FtRole:
         image=job.image,
         entrypoint=job.python,
         args=args,
-        env=_gpus(job) | _user_env(job, {}) | _env(job),
+        env=_user_env(job, {}) | _env(job),
         num_replicas=job.replicas * job.nodes_per_replica,
         resource=job.trainer_resource,
         mounts=list(job.mounts),
         ft=_facts(job, "trainer"),
     )
-
-
-def _gpus(job: FtJob) -> dict[str, str]:
-    """Return the variable with the node's number of GPUs. A group without GPUs of its own can't use every process group."""
-    number = job.trainer_resource.gpu
-    return {env.GPUS: str(number)} if number > 0 else {}
 
 
 def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:

@@ -46,6 +46,8 @@ class RoleProcess:
         words = [word.replace(REPLICA, str(self.replica.number)) for word in self._how.args]
         if self.replica.role.kind == "trainer":
             words = with_groups(words, groups)
+        if self.replica.role.kind == "lighthouse" and self.replica.starts:
+            words += ["--attempt", str(self.replica.starts)]  # groups may know an earlier lighthouse
         return [*words, *self._extra]
 
     @property
@@ -132,8 +134,6 @@ class RoleProcess:
             out[env.ATTEMPT_BEFORE] = self._attempt_before
         # Any other exit code means an end from outside, not reported to the lighthouse.
         out.setdefault(env.NO_RESTART_EXIT_CODE, "1")
-        if replica.role.kind == "lighthouse" and replica.starts:
-            out[env.ATTEMPT] = str(replica.starts)  # groups may know an earlier lighthouse
         return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchft_x import env
@@ -17,9 +17,8 @@ ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "
 class JobSettings:
     """Settings for every program of the job."""
 
-    attempt: int
+    attempt: env.AttemptFacts
     lighthouse: str
-    lighthouse_file: str = ""  # value of env.LIGHTHOUSE_FILE; empty if the lighthouse can't move
     run_dir: str
     token_file: str | None
     advertise_host: str
@@ -33,11 +32,8 @@ class TrainerSettings(JobSettings):
     group: str
     groups: int
     workers: int  # on this node
-    attempt_token: str
-    folder: str  # private folder of this attempt, for the workers' sockets
     cores: int  # cores of this host that this process may use
     groups_here: int  # groups, or nodes of groups, that share this host
-    memory_slots: str = ""  # result of `checkpoint_memory.CheckpointMemory.setting`; empty if there are no slots
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
@@ -45,13 +41,8 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out = sidecar_environment(base, settings)
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
-    out[env.ATTEMPT_TOKEN] = settings.attempt_token
-    out.pop(env.MEMORY_SLOTS, None)
-    if settings.memory_slots:
-        out[env.MEMORY_SLOTS] = settings.memory_slots
-    out.pop(env.PRIVATE, None)
-    if out.get(env.WORKER_SERVER) != "0":
-        out[env.PRIVATE] = settings.folder
+    if out.get(env.WORKER_SERVER) == "0":
+        out[env.ATTEMPT] = str(replace(settings.attempt, folder=""))
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # by default torch prints a C++ stack for each store error
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
@@ -64,9 +55,6 @@ def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[
     """Return `base` with the variables that every program of the job needs to find the others."""
     out = dict(base)
     out[env.LIGHTHOUSE] = settings.lighthouse
-    out.pop(env.LIGHTHOUSE_FILE, None)
-    if settings.lighthouse_file:
-        out[env.LIGHTHOUSE_FILE] = settings.lighthouse_file
     out[env.RUN_DIR] = settings.run_dir
     out[env.ATTEMPT] = str(settings.attempt)
     out[env.ADVERTISE_HOST] = settings.advertise_host

@@ -176,8 +176,8 @@ def _lighthouse(spec: RoleScript) -> list[str]:
     return [
         "lighthouse=",
         f'if [ "$number" -lt {_GROUPS_WITH_WATCHER} ]; then (',
-        *(f"  {line}" for line in [*values, "export TORCHFT_X_ATTEMPT=$attempt"]),
-        f"  exec {' '.join(map(shlex.quote, spec.lighthouse))} >> {log} 2>&1",
+        *(f"  {line}" for line in values),
+        f'  exec {" ".join(map(shlex.quote, spec.lighthouse))} --attempt "$attempt" >> {log} 2>&1',
         ") & lighthouse=$!; fi",
     ]
 

@@ -25,7 +25,6 @@ from torchft_x.launch.workers.warm_rules import why_never
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
-    from torchft_x.launch.supervisor.coordination import StartedAttempt
     from torchft_x.launch.supervisor.locate import FoundLighthouse
 
 
@@ -87,6 +86,8 @@ class SupervisorConfig(BaseConfig):
     memory: float = 0.0
     """Largest fraction of the host's memory, from 0 to 1, that all groups on it may take together for copies of their states.
     The copies outlive the workers; with 0 there are none."""
+    own_gpus: bool = False
+    """Whether the group has GPUs of its own on each node, and shares none with other groups."""
     warm_after: float = TIMING.warm_after
     """Seconds into an attempt at which the warm parent imports the modules that only later attempts need. Where the
     first attempt
@@ -124,41 +125,30 @@ class SupervisorConfig(BaseConfig):
         return f"group-{self.group.replace('/', '_')}"
 
 
-@dataclass(frozen=True)
-class AttemptSettings:
-    """Parts of the workers' environment that differ from attempt to attempt."""
-
-    started: StartedAttempt
-    found: FoundLighthouse
-    folder: Path
-    host: str
-    memory_slots: str
-
-
 def groups_here(config: SupervisorConfig) -> int:
     """Return the number of groups, or nodes of groups, that share this host."""
     return config.groups * config.nodes if config.local else 1
 
 
 def attempt_environment(
-    config: SupervisorConfig, environ: Mapping[str, str], own: AttemptSettings | None
+    config: SupervisorConfig,
+    environ: Mapping[str, str],
+    attempt: env.AttemptFacts | None = None,
+    found: FoundLighthouse | None = None,
+    host: str = "",
 ) -> dict[str, str]:
-    """Return the workers' environment in this attempt. With None, return the part that is known before."""
+    """Return the workers' environment in an attempt, advertised as `host`. By default, return what is known before it."""
     settings = TrainerSettings(
         group=config.group,
         groups=config.groups,
         workers=config.workers // config.nodes,
-        attempt=own.started.attempt if own is not None else 0,
-        attempt_token=own.started.attempt_token if own is not None else "",
-        folder=str(own.folder) if own is not None else "",
-        lighthouse=own.found.url if own is not None else "",
-        lighthouse_file=own.found.address_file if own is not None else "",
+        attempt=attempt or env.AttemptFacts(),
+        lighthouse=found.url if found is not None else "",
         run_dir=str(config.run_dir or ""),
-        token_file=own.found.token_file if own is not None else None,
-        advertise_host=own.host if own is not None else "",
+        token_file=found.token_file if found is not None else None,
+        advertise_host=host,
         cores=len(os.sched_getaffinity(0)),
         groups_here=groups_here(config),
-        memory_slots=own.memory_slots if own is not None else "",
         package_root=own_package_root(),
     )
     return trainer_environment(environ, settings)
@@ -176,7 +166,7 @@ def start_warm_parent(config: SupervisorConfig) -> WarmParent:
             make_run_dir(config.run_dir)
     log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
     warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
-    warm.start_early(attempt_environment(config, environ, None))
+    warm.start_early(attempt_environment(config, environ))
     return warm
 
 

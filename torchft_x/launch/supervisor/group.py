@@ -22,7 +22,6 @@ from torchft_x.launch.process.environment import without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import (
-    AttemptSettings,
     SupervisorConfig,
     attempt_environment,
     groups_here,
@@ -229,11 +228,18 @@ class Supervisor(BaseSupervisor):
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        settings = AttemptSettings(started, self._found, folder, self._host, self._memory_slots())
+        attempt = env.AttemptFacts(
+            number=started.attempt,
+            token=started.attempt_token,
+            folder=str(folder),
+            memory_slots=self._memory_slots(),
+            own_gpus=config.own_gpus,
+            lighthouse_file=self._found.address_file,
+        )
         return AttemptSpec(
             command=config.command,
             workers=config.workers // config.nodes,
-            env=attempt_environment(config, self._environ, settings),
+            env=attempt_environment(config, self._environ, attempt, self._found, self._host),
             folder=folder,
             run_dir=config.run_dir,
             name=f"{config.file_name}-attempt-{started.attempt}",

@@ -58,7 +58,7 @@ class LighthouseSupervisor:
         self._argv = argv
         self._claim = claim
         self._environ = env.everything() if environ is None else dict(environ)
-        self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # number of the next child
+        self._attempt = int(_flag(argv, "--attempt") or 0)  # number of the next child
         self._stops = StopRequests()
         self._restarts = RestartPolicy(RULES)
         self._events: EventLog | None = None  # made with the first event
@@ -76,7 +76,7 @@ class LighthouseSupervisor:
         scratch = Path(tempfile.mkdtemp(prefix="torchft_x-lighthouse-"))
         held = None
         try:
-            argv = _with_state(self._argv, scratch, self._environ)
+            argv = _with_state(self._argv, scratch)
             argv, held = hold_port(argv)
             return self._told(self._end_claim(self._keep(argv)))
         finally:
@@ -156,6 +156,7 @@ class LighthouseSupervisor:
     def _live(self, argv: list[str]) -> int:
         """Run the server once, and return its exit code or -signal."""
         server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
+        server += ["--attempt", str(self._attempt), "--lease_owner", self._owner]
         child = subprocess.Popen(
             [sys.executable, SHIM, "server", str(os.getpid()), *server],
             env=self._child_environ(),
@@ -182,8 +183,6 @@ class LighthouseSupervisor:
 
     def _child_environ(self) -> dict[str, str]:
         out = dict(self._environ)
-        out[env.ATTEMPT] = str(self._attempt)
-        out[env.LEASE_OWNER] = self._owner
         for name in (env.LAUNCHER_PID, env.ATTEMPTS_FILE):  # meant for this process; the child dies with it
             out.pop(name, None)
         env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
@@ -228,13 +227,9 @@ def _flag(argv: list[str], name: str) -> str | None:
     return value
 
 
-def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> list[str]:
+def _with_state(argv: list[str], scratch: Path) -> list[str]:
     """Return the flags with a state file in `scratch`, if they name none. That journal lives as long as this process."""
-    if (
-        _flag(argv, "--lease_dir") is not None
-        or _flag(argv, "--state_file") is not None
-        or env.read(env.STATE_FILE, None, environ)
-    ):
+    if _flag(argv, "--lease_dir") is not None or _flag(argv, "--state_file") is not None:
         return argv
     return [*argv, "--state_file", str(scratch / "state")]
 

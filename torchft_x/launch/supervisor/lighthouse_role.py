@@ -64,7 +64,7 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
         added += ["--address_file", str(address_file)]
-    if not {"--state_file", "--lease_dir"} & {*argv, *added} and env.read(env.STATE_FILE) is None:
+    if not {"--state_file", "--lease_dir"} & {*argv, *added}:
         added += ["--state_file", str(run_dir / "lighthouse.state")]
     given = env.read(env.ADVERTISE_HOST) or env.read(env.ADVERTISE_INTERFACE)
     if local and "--advertise_host" not in argv and given is None:

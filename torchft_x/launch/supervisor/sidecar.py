@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchft_x import log_lines
+from torchft_x import env, log_lines
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.process.environment import JobSettings, sidecar_environment
 from torchft_x.launch.process.restarts import AttemptEnd
@@ -90,9 +90,8 @@ class Sidecar(BaseSupervisor):
         config = self.config
         assert self._found is not None
         settings = JobSettings(
-            attempt=started.attempt,
+            attempt=env.AttemptFacts(number=started.attempt, lighthouse_file=self._found.address_file),
             lighthouse=self._found.url,
-            lighthouse_file=self._found.address_file,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,

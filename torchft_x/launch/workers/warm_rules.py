@@ -37,8 +37,7 @@ _REACHES = {"environ", "putenv", "unsetenv", *_LOADERS}
 """Names by which a script may set a variable that a library reads, or run code that does."""
 
 # Variables that differ from attempt to attempt, or are unknown when the parent starts. No import reads them.
-_OF_AN_ATTEMPT = {env.ATTEMPT, env.ATTEMPT_TOKEN, env.PRIVATE, env.MEMORY_SLOTS}
-_OF_AN_ATTEMPT |= {env.LIGHTHOUSE, env.LIGHTHOUSE_FILE, env.TOKEN_FILE, env.ADVERTISE_HOST}
+_OF_AN_ATTEMPT = {env.ATTEMPT, env.LIGHTHOUSE, env.TOKEN_FILE, env.ADVERTISE_HOST}
 
 
 def why_never(given: Mapping[str, str]) -> str | None:

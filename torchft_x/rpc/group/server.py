@@ -255,7 +255,7 @@ class GroupServer:
 
 def _seek(lighthouse: str) -> Callable[[], tuple[Address, ...]] | None:
     """Return the function that looks up the job's own lighthouse if it moves; None if the script names another."""
-    file = env.read(env.LIGHTHOUSE_FILE)
+    file = env.read_attempt().lighthouse_file
     return partial(moved_to, file) if file and lighthouse == env.read(env.LIGHTHOUSE) else None
 
 

@@ -83,6 +83,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="which groups the job has, said at any time by whoever keeps its supervisors running; unless a scheduler does "
         f"that and says within how long ({env.REPLACED_WITHIN}), they count as lost only if the file says so",
     )
+    p.add_argument("--attempt", type=int, default=0, metavar="N", help="number of this start, from its supervisor")
+    p.add_argument("--lease_owner", metavar="NAME", help="name in the lease, one for all these starts")
     p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
     return p
 
@@ -120,7 +122,6 @@ def read_settings(args: argparse.Namespace) -> Settings:
     else:
         token = check_token(env.read_token())
     roster = None
-    attempt = env.read_int(env.ATTEMPT, 0) or 0
     replaced_within = env.read_seconds(env.REPLACED_WITHIN)
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
@@ -132,7 +133,6 @@ def read_settings(args: argparse.Namespace) -> Settings:
         )
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
-    state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
     bind = parse_address(args.bind, what="--bind")
     if args.lease_dir is not None and args.state_file is not None:
         raise ConfigError(
@@ -150,8 +150,8 @@ def read_settings(args: argparse.Namespace) -> Settings:
             heartbeat_timeout=None if args.heartbeat_timeout_ms is None else args.heartbeat_timeout_ms / 1000,
             # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
             # One that a scheduler has started can't tell which it is.
-            new_job=roster is not None and attempt == 0 and replaced_within is None,
-            restarted=roster is not None and attempt > 0,
+            new_job=roster is not None and args.attempt == 0 and replaced_within is None,
+            restarted=roster is not None and args.attempt > 0,
             boot_id=grpc_options.boot_id(),
         ),
         bind=bind,
@@ -159,10 +159,10 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster=roster,
         advertise_host=args.advertise_host,
         address_file=args.address_file,
-        state_file=state_file,
+        state_file=args.state_file,
         lease_dir=None if args.lease_dir is None else Path(args.lease_dir),
-        owner=env.read(env.LEASE_OWNER) or secrets.token_hex(8),
-        again=attempt > 0,
+        owner=args.lease_owner or secrets.token_hex(8),
+        again=args.attempt > 0,
         run_dir=args.run_dir,
         http_bind=page.checked(args.http_bind if args.http_bind is not None else env.read(env.HTTP_BIND)),
         groups_file=args.groups_file,

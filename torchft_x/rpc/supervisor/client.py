@@ -96,7 +96,7 @@ class SupervisorClient:
         return f"SupervisorClient({self._name} to {self._stream.address.url}, {'up' if self._stream.is_up else 'away'})"
 
     def started(self, attempt: int, attempt_token: str) -> None:
-        """Report that a new attempt of the group runs; with the token TORCHFT_X_ATTEMPT_TOKEN."""
+        """Report that a new attempt of the group runs, with its token."""
         started = pb.AttemptStarted(attempt=attempt, attempt_token=attempt_token)
         self._report("started", pb.SupervisorUp(started=started))
 

@@ -3,7 +3,7 @@
 The supervisor sees the rank's status (shared_status.py), answers after an event (query_server.py), and the exception
 that ends the process. For the user's own tools torch's server (worker_server.py) is started on request.
 
-All files are in the attempt's private folder (mode 0700) that the supervisor names in TORCHFT_X_PRIVATE: nothing is
+All files are in the attempt's private folder (mode 0700) that the supervisor names (`env.AttemptFacts`): nothing is
 reachable from a network. A process that can't have them trains without (docs/operate.md, decision 22).
 """
 
@@ -47,8 +47,8 @@ def status_of(
     `group_story` returns the group's latest decisions.
     """
     global _status
-    status, folder = SharedStatus(options, step, replica_id, group_story), env.read(env.PRIVATE, None)
-    if folder is None or not os.path.isdir(folder):
+    status, folder = SharedStatus(options, step, replica_id, group_story), env.read_attempt().folder
+    if not os.path.isdir(folder):
         return status
     subscribe(status.receive)
     with _lock:

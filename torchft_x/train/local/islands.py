@@ -204,7 +204,7 @@ class Follower:
     def __enter__(self) -> Follower:
         events = EventLog(
             env.read(env.RUN_DIR), "trainer", group=env.read(env.REPLICA_GROUP_ID),
-            rank=self._island.rank, attempt=env.read_int(env.ATTEMPT, 0),
+            rank=self._island.rank, attempt=env.read_attempt().number,
         )  # fmt: skip
         events.emit("joined", step=0)  # ranks with a Manager emit the same, so that watchers know this process
         events.close()

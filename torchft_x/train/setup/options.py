@@ -54,9 +54,9 @@ class Options:
     token: str | None
     """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None if the run has no token."""
     attempt: int
-    """TORCHFT_X_ATTEMPT: number of this start of the group, from 0; later ones are higher."""
+    """Number of this start of the group, from 0; later ones are higher."""
     attempt_token: str
-    """TORCHFT_X_ATTEMPT_TOKEN: names this start in the supervisor's exit report."""
+    """Name of this start in the supervisor's exit report."""
     run_dir: str | None
     """TORCHFT_X_RUN_DIR: directory for events; None if none are written."""
     min_replica_size: int
@@ -68,7 +68,7 @@ class Options:
     group_timeout: float = GROUP_TIMEOUT
     """Limit for the vote inside the group; equal to `timeout` if that was set."""
     memory_slots: str = ""
-    """TORCHFT_X_MEMORY_SLOTS: the supervisor's memory for copies of its workers' states; empty if there is none."""
+    """The supervisor's memory for copies of its workers' states; empty if there is none."""
     local_rank: int = 0
     """LOCAL_RANK: index of this rank's part of `memory_slots`."""
     alone: bool = False
@@ -145,6 +145,7 @@ def resolve(
             return seconds(argument, f"timeout argument ({name})")
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
+    attempt = env.read_attempt(environ)
     lighthouse = lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ)
     fewest = max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0)
     alone = not lighthouse and fewest <= 1 and not any(env.read(name, None, environ) for name in _OF_A_JOB)
@@ -166,14 +167,14 @@ def resolve(
         agent_store=env.read(env.USE_AGENT_STORE, None, environ) == "True",
         restart_count=env.read_int(env.RESTART_COUNT, 0, environ) or 0,
         token=token if token is not None else env.read_token(environ),
-        attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
-        attempt_token=env.read(env.ATTEMPT_TOKEN, "", environ) or "",
+        attempt=attempt.number,
+        attempt_token=attempt.token,
         run_dir=env.read(env.RUN_DIR, None, environ),
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=fewest,
         alone=alone,
         commit_vote=commit_vote,
-        memory_slots=env.read(env.MEMORY_SLOTS, "", environ) or "",
+        memory_slots=attempt.memory_slots,
         local_rank=env.read_int(env.LOCAL_RANK, 0, environ) or 0,
         group_timeout=GROUP_TIMEOUT if given is None else span(timeout, env.TIMEOUT),
         straggler_timeout=(

@@ -73,10 +73,10 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:
 
 def test_exit_codes(drive: Starter) -> None:
     text = """
-import atexit, os, signal, sys
+import atexit, json, os, signal, sys
 atexit.register(lambda: print("at exit", __name__, flush=True))
 print("up", os.getpid(), flush=True)
-attempt = int(os.environ["TORCHFT_X_ATTEMPT"])
+attempt = json.loads(os.environ["TORCHFT_X_ATTEMPT"])["number"]
 if attempt == 0:
     signal.pause()
 sys.exit({1: "sentence", 2: 3, 3: 0}[attempt])

@@ -63,7 +63,7 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
 LIGHTHOUSE = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-print(os.environ["NAME"], os.environ["TORCHFT_X_ATTEMPT"], flush=True)
+print(os.environ["NAME"], *sys.argv[1:], flush=True)
 time.sleep({seconds})
 """
 
@@ -96,7 +96,7 @@ def test_a_lighthouse_runs_and_ends_with_its_group(
     assert [path.name for path in logs.glob("lighthouse-*")] == [f"lighthouse-{number}-0.4_{number}-r2.log"] * ended
     assert (part_status.read_text().split() if part_status.exists() else []) == [f"4_{number}"] * ended
     if ended:
-        assert (logs / f"lighthouse-{number}-0.4_{number}-r2.log").read_text() == "it's $x 2\n"
+        assert (logs / f"lighthouse-{number}-0.4_{number}-r2.log").read_text() == "it's $x --attempt 2\n"
 
 
 def test_a_first_process_that_was_killed_is_started_again_in_place(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from torchft_x.observe.processes import job_processes
 ROOT = Path(__file__).parents[4]
 
 SLEEPER = """if True:
-    import os, sys, time
-    e = os.environ
-    print("up", e["REPLICA_GROUP_ID"], e["TORCHFT_X_ATTEMPT"], e["TORCHFT_X_ATTEMPT_TOKEN"], os.getpid(), flush=True)
+    import json, os, sys, time
+    attempt = json.loads(os.environ["TORCHFT_X_ATTEMPT"])
+    print("up", os.environ["REPLICA_GROUP_ID"], attempt["number"], attempt["token"], os.getpid(), flush=True)
     time.sleep(1000)
 """
 
@@ -153,7 +153,7 @@ def test_all_end_well_together(cluster) -> None:
 
 
 def test_the_budget_is_the_groups_and_giving_up_is_told_once(cluster) -> None:
-    script = SLEEPER.replace("time.sleep(1000)", "sys.exit(7) if e['TORCHFT_X_ATTEMPT'] < '2' else time.sleep(1000)")
+    script = SLEEPER.replace("time.sleep(1000)", "sys.exit(7) if attempt['number'] < 2 else time.sleep(1000)")
     run = cluster(script, groups=1, max_restarts=1)
     codes = run.codes()
     assert codes == {"lighthouse": 1, "0.0": 1, "0.1": 1}

@@ -34,14 +34,15 @@ def test_a_clean_end(drive) -> None:
 
 def test_what_an_attempt_leaves_in_its_slots_the_next_one_finds(drive) -> None:
     text = """if 1:
-        import os
-        limit, (first, second) = os.environ["TORCHFT_X_MEMORY_SLOTS"].split(";")[0], os.environ[
-            "TORCHFT_X_MEMORY_SLOTS"].split(";")[1].split(",")
+        import json, os
+        attempt = json.loads(os.environ["TORCHFT_X_ATTEMPT"])
+        limit, slots = attempt["memory_slots"].split(";")
+        first, second = slots.split(",")
         pid, fd, tag = first.split("/")
         with open(f"/proc/{pid}/fd/{fd}", "r+b") as slot:
             print(int(limit) > 1 << 20, slot.read(), flush=True)
             slot.write(b"left")
-        if os.environ["TORCHFT_X_ATTEMPT"] == "0":
+        if attempt["number"] == 0:
             os.kill(os.getpid(), 9)
     """
     run = drive(text, memory=0.2)
@@ -51,7 +52,10 @@ def test_what_an_attempt_leaves_in_its_slots_the_next_one_finds(drive) -> None:
 
 def test_its_attempts_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
     monkeypatch.setenv("TELL_NUMBER", "4")
-    run = drive("import os, sys; sys.exit(int(os.environ['TORCHFT_X_ATTEMPT']) < 6)", rules={"max_restarts": 2})
+    run = drive(
+        "import json, os, sys; sys.exit(json.loads(os.environ['TORCHFT_X_ATTEMPT'])['number'] < 6)",
+        rules={"max_restarts": 2},
+    )
     assert run.wait() == 0
     assert [r["attempt"] for r in run.reports("started")] == [4, 5, 6]
     assert "restart 1 of 2" in run.err.read_text()
@@ -61,7 +65,7 @@ def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive
     """It began while the lighthouse was away, and was fenced when that was back: the script ends with 2."""
     monkeypatch.setenv("TELL_NUMBER", "")
     script = (
-        "import os, sys, time, pathlib; first = os.environ['TORCHFT_X_ATTEMPT'] == '0'; "
+        "import os, sys, time, pathlib; first = '\"number\": 0' in os.environ['TORCHFT_X_ATTEMPT']; "
         f"go = pathlib.Path({str(tmp_path / 'go')!r})\n"
         "while first and not go.exists(): time.sleep(0.01)\n"
         "sys.exit(2 if first else 0)"

@@ -119,12 +119,12 @@ def test_it_ends_with_the_job_and_with_0_whatever_the_verdict(job: Job) -> None:
 
 def test_any_program_with_its_arguments_and_its_environment(job: Job) -> None:
     names = ["TORCHFT_LIGHTHOUSE", "TORCHFT_X_RUN_DIR", "TORCHFT_X_TOKEN_FILE", "TORCHFT_X_ADVERTISE_HOST"]
-    names += ["REPLICA_GROUP_ID", "TORCHFT_X_ATTEMPT_TOKEN"]
+    names += ["REPLICA_GROUP_ID"]
     show = f"import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in {names}]))"
     shell = 'echo "out: $1"; echo err >&2; exec "$2" -c "$3"'
     assert ends(job.accompany("sh", "-c", shell, "sh", "a $b -- c", sys.executable, show)) == 0
     address = (job.run_dir / "lighthouse").read_text().strip()
-    expected = [address, str(job.run_dir), str(job.run_dir / "token"), "127.0.0.1", None, None]
+    expected = [address, str(job.run_dir), str(job.run_dir / "token"), "127.0.0.1", None]
     first, second, *_ = job.said().splitlines()
     assert (first, json.loads(second)) == ("out: a $b -- c", expected)
     assert "err\n" in job.said()

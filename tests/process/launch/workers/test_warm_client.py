@@ -55,7 +55,7 @@ found = {
     "mask": str(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
 }
 folder = os.environ["TORCHFT_X_RUN_DIR"]
-name = folder + "/found-" + os.environ["TORCHFT_X_ATTEMPT"] + "-" + os.environ["RANK"]
+name = folder + f"/found-{json.loads(os.environ['TORCHFT_X_ATTEMPT'])['number']}-" + os.environ["RANK"]
 with open(name + ".part", "w") as f:
     json.dump(found, f)
 os.rename(name + ".part", name + ".json")
@@ -106,8 +106,7 @@ def end(run: Driven) -> None:
     wait_for(lambda: not any(map(process_tree.is_alive, below)), 5, "the end of all processes")
 
 
-OF_THE_ATTEMPT = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_ATTEMPT_TOKEN", "TORCHFT_X_PRIVATE", "MASTER_PORT"}
-OF_THE_ATTEMPT |= {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
+OF_THE_ATTEMPT = {"TORCHFT_X_ATTEMPT", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 
 
 def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
@@ -147,7 +146,7 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
     assert set(before) <= set(after)
     assert set(after) - set(before) <= BY_IMPORTS
     differ = {n for n in before if before[n] != after[n]}
-    assert differ == OF_THE_ATTEMPT - ({"TORCHFT_X_ATTEMPT", "TORCHELASTIC_RUN_ID"} if attempt == 0 else set())
+    assert differ == OF_THE_ATTEMPT - ({"TORCHELASTIC_RUN_ID"} if attempt == 0 else set())
     assert after["TORCHELASTIC_RUN_ID"] == before["TORCHELASTIC_RUN_ID"].replace("attempt-0", f"attempt-{attempt}")
     assert after["TORCHELASTIC_ERROR_FILE"].endswith(f"attempt_0/{after['RANK']}/error.json")
     assert Path(after["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()

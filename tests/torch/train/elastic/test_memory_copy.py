@@ -9,6 +9,7 @@ import pytest
 
 from tests.torch.train.jobs import Trainer, batch, lighthouse
 from tests.util import wait_for
+from torchft_x import env
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.train.context import memory_checkpoint as module
 from torchft_x.train.elastic.sampler import ElasticSampler
@@ -17,7 +18,7 @@ from torchft_x.train.elastic.sampler import ElasticSampler
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
     memory = CheckpointMemory(1)
-    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(1 << 24))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(1 << 24))))
     monkeypatch.setattr(module, "_taken", set())
     yield memory
     memory.close()

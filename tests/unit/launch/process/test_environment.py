@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from torchft_x.env import AttemptFacts, read_attempt
 from torchft_x.launch.process.environment import (
     Rendezvous,
     TrainerSettings,
@@ -16,8 +17,7 @@ from torchft_x.launch.process.environment import (
 )
 
 SETTINGS = TrainerSettings(
-    group="1", groups=3, workers=2, attempt=4, attempt_token="abc", folder="/tmp/attempt", lighthouse="http://h:1",
-    run_dir="/runs/x",
+    group="1", groups=3, workers=2, attempt=AttemptFacts(number=4, folder="/f"), lighthouse="http://h:1", run_dir="/runs/x",
     token_file="/runs/x/token", advertise_host="node1", cores=16, groups_here=1, package_root=None,
 )  # fmt: skip
 
@@ -26,20 +26,12 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     out = trainer_environment({"REPLICA_GROUP_ID": "9", "TORCHFT_LIGHTHOUSE": "http://old:1", "HOME": "/h"}, SETTINGS)
     group = {"REPLICA_GROUP_ID": "1", "NUM_REPLICA_GROUPS": "3", "TORCHFT_LIGHTHOUSE": "http://h:1", "HOME": "/h"}
     own = {
-        "ATTEMPT": "4",
-        "ATTEMPT_TOKEN": "abc",
+        "ATTEMPT": str(SETTINGS.attempt),
         "RUN_DIR": "/runs/x",
         "TOKEN_FILE": "/runs/x/token",
         "ADVERTISE_HOST": "node1",
     }
     assert out.items() >= (group | {f"TORCHFT_X_{name}": value for name, value in own.items()}).items()
-
-
-def test_only_the_own_supervisors_memory_is_used() -> None:
-    given = {"TORCHFT_X_MEMORY_SLOTS": "9;1/2/ab"}
-    assert "TORCHFT_X_MEMORY_SLOTS" not in trainer_environment(given, SETTINGS)
-    own = dataclasses.replace(SETTINGS, memory_slots="7;3/4/cd,3/5/ef")
-    assert trainer_environment(given, own)["TORCHFT_X_MEMORY_SLOTS"] == "7;3/4/cd,3/5/ef"
 
 
 def test_what_the_user_tunes_stays() -> None:
@@ -72,12 +64,10 @@ def test_an_installed_package_needs_no_path() -> None:
     assert package_root("/usr/lib/site-packages/torchft_x/__init__.py", ("/usr/lib/site-packages",)) is None
 
 
-def test_where_a_worker_shows_itself_is_its_attempts_own_unless_the_user_wants_none() -> None:
-    for given in ({}, {"TORCHFT_X_WORKER_SERVER": "1"}, {"TORCHFT_X_PRIVATE": "/of/another"}):
-        assert trainer_environment(given, SETTINGS)["TORCHFT_X_PRIVATE"] == SETTINGS.folder
-    off = {"TORCHFT_X_WORKER_SERVER": "0", "TORCHFT_X_PRIVATE": "/of/another"}
-    assert "TORCHFT_X_PRIVATE" not in trainer_environment(off, SETTINGS)
-    assert trainer_environment({"TORCHFT_X_WORKER_SERVER": "1"}, SETTINGS)["TORCHFT_X_WORKER_SERVER"] == "1"
+@pytest.mark.parametrize(("server", "folder"), [("", "/f"), ("1", "/f"), ("0", "")])
+def test_a_worker_shows_itself_unless_the_user_wants_none(server: str, folder: str) -> None:
+    out = trainer_environment({"TORCHFT_X_WORKER_SERVER": server}, SETTINGS)
+    assert read_attempt(out) == AttemptFacts(number=4, folder=folder)
 
 
 def test_a_worker_finds_its_ranks() -> None:

@@ -40,6 +40,8 @@ def test_the_flags_are_frozen() -> None:
         "--groups_file": None,
         "--job_min_replicas": 1,
         "--http_bind": None,
+        "--attempt": 0,
+        "--lease_owner": None,
         "--version": "==SUPPRESS==",
     }
 

@@ -107,7 +107,7 @@ def test_inner_steps_are_the_progress_of_a_group_that_trains_apart(now: list[flo
 
 
 def test_without_a_supervisor_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(env.PRIVATE, raising=False)
+    monkeypatch.delenv(env.ATTEMPT, raising=False)
     monkeypatch.setattr(setup, "subscribe", None)
     status = setup.status_of(options(0), Step(min_replica_size=1), "1:a", lambda: pytest.fail("nobody reads it"))
     status.publish(story=True)
