@@ -53,7 +53,6 @@ MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum a
 FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # folder for records of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # name of the variable with the first role's host
-LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # number of the job's own lighthouses, if more than one
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # port on the host in LIGHTHOUSE_HOST_IN, the same for all roles of a job
 # The next five are DiLoCo's settings, from the component to the script.
 SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"
@@ -61,14 +60,6 @@ NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"
 FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
 QUANTIZE = "TORCHFT_X_QUANTIZE"
 ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
-# Exit code of a supervisor whose group is over, or of a lighthouse whose job is over, so that the platform does not
-# restart it.
-NO_RESTART_EXIT_CODE = "TORCHFT_X_GIVE_UP_CODE"
-FENCE_FILE = "TORCHFT_X_FENCE_FILE"  # for a supervisor: file with the name of its newest start; with another it ends
-FENCE = "TORCHFT_X_FENCE"  # name of this start, for FENCE_FILE
-LAST_WORDS = "TORCHFT_X_LAST_WORDS"  # file for the end of a lighthouse or supervisor, which its platform reads
-ALIVE = "TORCHFT_X_ALIVE"  # for a supervisor: file that it touches regularly, whose age its platform checks
-REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # longest time, in seconds, for the scheduler to (re)start a process
 # "0": nothing is collected from trainers that hang or die. "1": trainers also run torch's own worker server.
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"
 HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # for a supervisor: seconds without a step after which it restarts its group
@@ -76,10 +67,6 @@ MEMORY = "TORCHFT_X_MEMORY"  # for a supervisor: share of the host's memory for 
 NOTICE = "TORCHFT_X_NOTICE"  # for a supervisor: seconds between its SIGTERM and SIGKILL, as its platform sets them
 WARM = "TORCHFT_X_WARM"  # "0": no attempt of a group is forked from a pre-imported process
 WARM_IMPORTS = "TORCHFT_X_WARM_IMPORTS"  # imports of that process besides torch, with commas; unset: the script's own
-LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # process id of a local launcher, with which the processes of the job end
-ATTEMPTS_FILE = "TORCHFT_X_ATTEMPTS_FILE"  # for a supervisor: file for the number of its starts and their reasons
-# For a supervisor that replaces a dead one: the attempt that died with it (NUMBER:TOKEN), or its last one (NUMBER).
-ATTEMPT_BEFORE = "TORCHFT_X_ATTEMPT_BEFORE"
 STATE_HOME = "XDG_STATE_HOME"  # folder for programs' state; ~/.local/state if unset
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_NODE_NAME = "SLURMD_NODENAME"  # set by Slurm in all processes of a job: this node

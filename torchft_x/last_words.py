@@ -14,12 +14,11 @@ _LONGEST = 2048  # characters; Kubernetes keeps 4096 bytes
 _FAILED = "failed: "
 
 
-def write(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> None:
+def write(code: int, sentence: str, path: str | None, environ: Mapping[str, str] | None = None) -> None:
     """Write the sentence where the platform reads it. Skip files that are not named or can't be written.
 
-    TORCHFT_X_LAST_WORDS names the file, TORCHELASTIC_ERROR_FILE another one for failures (`code` is not 0).
+    `path` names the file, TORCHELASTIC_ERROR_FILE another one for failures (`code` is not 0).
     """
-    path = env.read(env.LAST_WORDS, None, environ)
     if path is not None:
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as f:
             f.write(f"{_FAILED if code else ''}{sentence}"[:_LONGEST])
@@ -32,9 +31,8 @@ def write(code: int, sentence: str, environ: Mapping[str, str] | None = None) ->
             os.replace(f"{path}.part", path)  # TorchX reads it at any time
 
 
-def was_written(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether a sentence was written into the file named by TORCHFT_X_LAST_WORDS."""
-    path = env.read(env.LAST_WORDS, None, environ)
+def was_written(path: str | None) -> bool:
+    """Return whether a sentence was written into the file."""
     try:
         with open(path or "", encoding="utf-8") as f:
             return f.read(1) != ""

@@ -141,9 +141,20 @@ class Cluster:
         self._start(group, [*command, "--dump-params", str(self.dumps)])
 
     def _start(self, host: str, arguments: Sequence[str]) -> None:
+        """Start a service, which ends with this process."""
+        kind, *options = arguments
         with (self.run_dir / f"{len(self._all):02d}-{host}.log").open("wb") as log:
             service = subprocess.Popen(
-                [*self._command(host), sys.executable, "-m", "torchft_x", *arguments],
+                [
+                    *self._command(host),
+                    sys.executable,
+                    "-m",
+                    "torchft_x",
+                    kind,
+                    "--launcher_pid",
+                    str(os.getpid()),
+                    *options,
+                ],
                 cwd=ROOT,
                 env=self._environ(host),
                 stdin=subprocess.DEVNULL,
@@ -167,7 +178,6 @@ class Cluster:
             env.TOKEN: self._token,
             env.ADVERTISE_HOST: self._address(host),
             env.TIMEOUT: str(clock(self._scenario.timeout)),
-            env.LAUNCHER_PID: str(os.getpid()),  # all services end with this process
         }
 
     def _command(self, host: str) -> list[str]:

@@ -44,7 +44,7 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1550, 7),
+    "": (1540, 7),
     "comm": (6860, 55),
     "compat": (1160, 1),
     "core": (9510, 44),
@@ -55,7 +55,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "transfer": (5850, 45),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
-VARIABLES = 75
+VARIABLES = 66
 """Upper bound of the environment variables that torchft_x reads."""
 
 

@@ -10,10 +10,10 @@ from torchft_x import env, last_words
 
 def test_a_failure_is_told_to_kubernetes_and_to_torchx(tmp_path: Path) -> None:
     words, error = tmp_path / "words", tmp_path / "error.json"
-    environ = {env.LAST_WORDS: str(words), env.ERROR_FILE: str(error)}
-    last_words.write(0, "all groups finished", environ)
+    environ = {env.ERROR_FILE: str(error)}
+    last_words.write(0, "all groups finished", str(words), environ)
     assert (words.read_text(), error.exists()) == ("all groups finished", False)
-    last_words.write(1, "group 1 gave up", environ)
+    last_words.write(1, "group 1 gave up", str(words), environ)
     assert words.read_text() == "failed: group 1 gave up"
     assert json.loads(error.read_text())["message"]["message"] == "group 1 gave up"
 
@@ -28,6 +28,6 @@ def test_a_reader_of_the_error_file_sees_it_whole(tmp_path: Path) -> None:
 
 
 def test_words_that_can_not_be_written_cost_nothing(tmp_path: Path) -> None:
-    for environ in ({}, {env.LAST_WORDS: str(tmp_path / "no/where")}):
-        last_words.write(1, "x", environ)
-        assert not last_words.was_written(environ)
+    for path in (None, str(tmp_path / "no/where")):
+        last_words.write(1, "x", path, {})
+        assert not last_words.was_written(path)

@@ -16,7 +16,12 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
 from torchft_x.launch.process.checkpoint_memory import MEMORY
 from torchft_x.launch.process.restarts import RestartRules
-from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
+from torchft_x.launch.supervisor.config import (
+    SupervisorConfig,
+    add_launch_options,
+    launch_options,
+    start_warm_parent,
+)
 from torchft_x.timing import TIMING
 
 # Seconds, for a job over several machines. A local one has shorter waits (`torchft_x.timing`).
@@ -35,7 +40,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", default="1", help="processes of this group, on all its nodes; or, with commas, of each group"
     )
-    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument(
         "--hang_timeout", type=float, default=None, metavar="SECONDS",
         help="end an attempt that takes no step for so long, whatever it does; by default what provably stands still "
@@ -47,10 +51,17 @@ def _parser() -> argparse.ArgumentParser:
         f"by default {MEMORY:g}; 0: none ({env.MEMORY})",
     )  # fmt: skip
     parser.add_argument("--own_gpus", action="store_true", help="no other group uses the GPUs that this one sees")
-    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    _add_common_options(parser)
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT|-m MODULE [ARG ...]"
-    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     return parser
+
+
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
+    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    parser.add_argument("--lighthouses", type=int, default=1, metavar="N", help="number of the job's own lighthouses")
+    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
+    add_launch_options(parser)
 
 
 def supervise(argv: list[str]) -> int:
@@ -71,6 +82,8 @@ def supervise(argv: list[str]) -> int:
             command=_command(argv[cut + 1 :]),
             run_dir=args.run_dir,
             lighthouse=given,
+            lighthouses=args.lighthouses,
+            launch=launch_options(args),
             rules=RestartRules(max_restarts=args.max_restarts),
             find_timeout=_find_timeout(given, local),
             patience=TIMING.nodes_wait if local else _PATIENCE_REMOTE,
@@ -154,10 +167,8 @@ def accompany(argv: list[str]) -> int:
         prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
     )
     parser.add_argument("--name", required=True, help="of the sidecar, its own within the job")
-    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
-    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    _add_common_options(parser)
     parser.usage = "%(prog)s --name NAME [option ...] -- PROGRAM [ARG ...]"
-    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     cut = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:cut])
     local = env.is_local_job()
@@ -168,6 +179,8 @@ def accompany(argv: list[str]) -> int:
             command=tuple(argv[cut + 1 :]),
             run_dir=args.run_dir,
             lighthouse=given,
+            lighthouses=args.lighthouses,
+            launch=launch_options(args),
             rules=RestartRules(max_restarts=args.max_restarts, steps=False),
             find_timeout=_find_timeout(given, local),
             local=local,
@@ -188,21 +201,25 @@ def lighthouse(argv: list[str]) -> int:
     from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
     from torchft_x.launch.supervisor.lighthouse_role import complete
 
-    local, claim = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job(), None
+    parser = Parser(prog="torchft_x lighthouse", add_help=False, allow_abbrev=False)
+    add_launch_options(parser)
+    args, argv = parser.parse_known_args(argv)
+    launch, claim = launch_options(args), None
+    local = launch.launcher_pid is not None or env.is_local_job()
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         log_lines.write(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), sys.stdout)
         # A stand-alone one belongs to no job.
-        claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None
+        claim = RunClaim(run_dir, env.everything(), local=local) if "--job_groups" in argv else None
         try:
             if claim is not None:
                 claim.take(pause)
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:
             log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
-            last_words.write(2, str(e))
-            return env.read_int(env.NO_RESTART_EXIT_CODE) or 2
-    return keep_lighthouse(argv, claim)
+            last_words.write(2, str(e), launch.last_words)
+            return launch.no_restart_code or 2
+    return keep_lighthouse(argv, launch, claim)
 
 
 def dumps(argv: list[str]) -> int:

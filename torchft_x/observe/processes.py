@@ -77,9 +77,8 @@ def orphans() -> list[Orphan]:
 
 
 def _is_orphan(process: _Process, parent: _Process | None) -> bool:
-    launcher = process.environ.get(env.LAUNCHER_PID)
-    if launcher is not None:  # a supervisor or the lighthouse of a local job; their children don't have it
-        return str(process.parent) != launcher
+    if "--launcher_pid" in process.words[:-1]:  # a supervisor, or that of the lighthouse, of a local job
+        return str(process.parent) != process.words[process.words.index("--launcher_pid") + 1]
     if env.ATTEMPT not in process.environ or process.parent == 0:  # a supervisor's children have it
         return False
     looked_after = parent is not None and (env.ATTEMPT in parent.environ or any("torchft_x" in w for w in parent.words))

@@ -37,14 +37,13 @@ class Job:
         self.run_dir = kit.folder / "run"
         self.log = kit.folder / "job.log"
         environ = env.everything() | {
-            env.LAUNCHER_PID: str(os.getpid()),
             env.ADVERTISE_HOST: "127.0.0.1",
             env.TORCHX_JOB_ID: "local_cwd://gpu_check/job",
             "PYTHONPATH": str(ROOT),
         }
         for name in (env.LIGHTHOUSE, env.RUN_DIR, env.TOKEN, env.TOKEN_FILE):
             environ.pop(name, None)
-        where = ["--run_dir", str(self.run_dir)]
+        where = ["--run_dir", str(self.run_dir), "--launcher_pid", str(os.getpid())]
         groups = ",".join(map(str, range(GROUPS)))
         lighthouse = ["lighthouse", "--min_replicas", "1", "--job_groups", groups, "--job_min_replicas", "1", *where]
         command = [str(ROOT / script), "--device", kit.device.type, *SMALL, *arguments]

@@ -19,7 +19,7 @@ from pathlib import Path
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.restarts import RestartRules
-from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
+from torchft_x.launch.supervisor.config import LaunchOptions, SupervisorConfig, start_warm_parent
 from torchft_x.launch.supervisor.group import Supervisor
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 
@@ -29,6 +29,9 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def start(self) -> None:
+        pass
 
     def started(self, attempt: int, attempt_token: str) -> None:
         self._write(kind="started", attempt=attempt, attempt_token=attempt_token)
@@ -99,8 +102,8 @@ def main() -> int:
     options = json.loads(sys.argv[2])
     folder = Path(sys.argv[1])
     os.mkfifo(folder / "stop")
-    rules = RestartRules(**options.pop("rules", {}))
-    config = SupervisorConfig(run_dir=folder, rules=rules, command=tuple(sys.argv[3:]), **options)
+    rules, launch = RestartRules(**options.pop("rules", {})), LaunchOptions(**options.pop("launch", {}))
+    config = SupervisorConfig(run_dir=folder, rules=rules, launch=launch, command=tuple(sys.argv[3:]), **options)
 
     def connect(found: FoundLighthouse) -> Recorder:
         return Recorder(folder)

@@ -64,7 +64,7 @@ def test_a_component_renders_without_any_slurm_on_this_machine(line: str, tmp_pa
     check_shell(text)
     assert re.findall(r"#SBATCH --job-name=(\S+)", text) == ["trainer-0", "trainer-1", "trainer-2"]
     assert re.findall(r"--index (\d)", text) == ["0", "1"]
-    assert "TORCHFT_X_LIGHTHOUSES=2" in text
+    assert text.count("--lighthouses 2") == 3
     assert list(tmp_path.iterdir()) == []  # nothing that would be in the way of the next time
 
 

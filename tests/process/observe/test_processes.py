@@ -37,16 +37,16 @@ def test_the_lighthouse_is_the_process_that_serves(tmp_path: Path) -> None:
             wait_for(lambda: lighthouse_process(tmp_path) == server.pid, what="the server to be seen")
 
 
-def started(code: str, **variables: str) -> tuple[subprocess.Popen[str], int]:
+def started(*code: str, **variables: str) -> tuple[subprocess.Popen[str], int]:
     """Start a process below another one. Returns that one and the process's pid."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TORCHFT_X_")}
     above = (
         "import os, subprocess, sys; "
-        "e = {k: v.replace('@launcher@', str(os.getpid())) for k, v in os.environ.items()}; "
-        "p = subprocess.Popen(sys.argv[1:], env=e); print(p.pid, flush=True); sys.stdin.read()"
+        "words = [w.replace('@launcher@', str(os.getpid())) for w in sys.argv[1:]]; "
+        "p = subprocess.Popen(words); print(p.pid, flush=True); sys.stdin.read()"
     )
     launcher = subprocess.Popen(
-        [sys.executable, "-c", above, sys.executable, "-c", code],
+        [sys.executable, "-c", above, sys.executable, "-c", *code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -69,11 +69,11 @@ SLEEP = "import time; time.sleep(1000)"
 
 @pytest.mark.parametrize(
     ("code", "variables"),
-    [(SLEEP, {env.LAUNCHER_PID: "@launcher@"}), (f"{SLEEP}  # torchft_x", {env.ATTEMPT: "{}"})],
+    [((SLEEP, "--launcher_pid", "@launcher@"), {}), ((f"{SLEEP}  # torchft_x",), {env.ATTEMPT: "{}"})],
     ids=["of a launcher", "worker of a supervisor"],
 )
-def test_a_process_whose_parent_is_gone(tmp_path: Path, code: str, variables: dict[str, str]) -> None:
-    launcher, pid = started(code, **variables, **{env.RUN_DIR: str(tmp_path)})
+def test_a_process_whose_parent_is_gone(tmp_path: Path, code: tuple[str, ...], variables: dict[str, str]) -> None:
+    launcher, pid = started(*code, **variables, **{env.RUN_DIR: str(tmp_path)})
     try:
         wait_for(lambda: pid in job_processes(tmp_path), what="the process to show its environment")
         assert pid not in [o.pid for o in orphans()]

@@ -20,13 +20,13 @@ from tests.unit.rpc.support import (
     known,
     lighthouse,
     members,
+    reporting,
 )
 from tests.util import clock, wait_for
 from torchft_x.core.types import AttemptId, State
 from torchft_x.errors import DeadlineError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.server import GroupServer
-from torchft_x.rpc.supervisor.client import SupervisorClient
 
 
 def pause_of(server: LighthouseServer, replica_id: str) -> float:
@@ -46,7 +46,7 @@ def two(lh: LighthouseServer, a: GroupServer, b: Any) -> int:
 def test_a_supervisors_word_that_a_process_is_stopped_and_goes_on() -> None:
     known_by = attempt_id(0, "token")
     with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("0:1", lh.address(), attempt_id=known_by) as b:
-        supervisor = SupervisorClient(lh.address(), "0", "host", "boot")
+        supervisor = reporting(lh.address(), "0")
         supervisor.started(0, "token")
         watched = Watched()
         a.watch(watched.on_revoked, watched.on_end)
@@ -73,7 +73,7 @@ def test_a_supervisors_word_that_a_process_is_stopped_and_goes_on() -> None:
 def test_what_a_supervisor_said_is_said_again_to_the_next_lighthouse() -> None:
     first = LighthouseServer("127.0.0.1:0", 1)
     bind = first.address().removeprefix("http://")
-    supervisor = SupervisorClient(first.address(), "0", "host", "boot")
+    supervisor = reporting(first.address(), "0")
     supervisor.started(0, "token")
     supervisor.halted("token", "worker 0", 5.0)
     first.shutdown()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x import env
 from torchft_x.launch.workers.attempts_file import KEPT, EndedAttempt, died_with_it, ends_before, next_number, runs
 
 A, B = EndedAttempt(3, "a", 1), EndedAttempt(4, "b", -9)
@@ -23,10 +22,9 @@ A, B = EndedAttempt(3, "a", 1), EndedAttempt(4, "b", -9)
 )
 def test_all_ends_are_told_again(said: str, ends: list[EndedAttempt], number: int | None, died: bool) -> None:
     """The lighthouse may have been away while a supervisor died, and the next one, too (L3)."""
-    environ = {env.ATTEMPT_BEFORE: said}
-    assert (ends_before(environ), next_number(environ), died_with_it(environ)) == (ends, number, died)
+    assert (ends_before(said), next_number(said), died_with_it(said)) == (ends, number, died)
 
 
 def test_only_the_newest_are_kept() -> None:
     many = [EndedAttempt(n, f"attempt-{n}", -9) for n in range(20)]
-    assert ends_before({env.ATTEMPT_BEFORE: runs("20", many)}) == many[-KEPT:]
+    assert ends_before(runs("20", many)) == many[-KEPT:]

@@ -19,13 +19,16 @@ FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "as nvidia-smi -L lists them")
 @dataclasses.dataclass
 class Replica:
     env: dict[str, str]
+    args: list[str]
 
 
 class Request:
     """The local scheduler's, as far as we look at it."""
 
     def __init__(self, *roles: FtRole, **environ: str) -> None:
-        self.role_params = {r.name: [Replica(dict(environ)) for _ in range(r.num_replicas)] for r in roles}
+        self.role_params = {
+            r.name: [Replica(dict(environ), ["supervise"]) for _ in range(r.num_replicas)] for r in roles
+        }
         self.request = self
 
     def gpus(self, role: str, variable: str = "CUDA_VISIBLE_DEVICES") -> list[str | None]:
@@ -115,7 +118,7 @@ def test_gpus_need_a_machine_that_has_one(machine) -> None:
 
 def test_a_job_knows_its_launcher() -> None:
     request = prepared(trainer(0))
-    assert [r.env for r in request.role_params["trainer"]] == [{env.LAUNCHER_PID: str(os.getpid())}] * 2
+    assert [r.args[1:] for r in request.role_params["trainer"]] == [["--launcher_pid", str(os.getpid())]] * 2
 
 
 @pytest.mark.parametrize("scheduler", ["local", "slurm", "kubernetes", "local_docker", "something_new"])

@@ -175,6 +175,13 @@ def join(replica_id: str = "a:1", step: int = 0) -> pb.Up:
 MEETING = "127.0.0.1:4321"
 
 
+def reporting(address: str, group: str, token: str | None = None) -> SupervisorClient:
+    """Return a supervisor's client that has begun to connect, without callbacks."""
+    client = SupervisorClient(address, group, "host", "boot", token)
+    client.start()
+    return client
+
+
 class Supervisor:
     """A client of one node, with the orders that it received."""
 
@@ -186,6 +193,7 @@ class Supervisor:
         self.node = node
         self.client.on_attempt(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
         self.client.on_stop(lambda *order: self.stops.append(order))
+        self.client.start()
 
     def ready(self, attempt: int = 0) -> None:
         self.client.ready(attempt, MEETING if self.node == 0 else "")

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit.rpc.lighthouse.page.served import Served, served
-from tests.unit.rpc.support import RawSession, asking, join, lighthouse, welcomed
+from tests.unit.rpc.support import RawSession, asking, join, lighthouse, reporting, welcomed
 from tests.util import wait_for
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.supervisor.client import SupervisorClient
 from torchft_x.rpc.transport import grpc_options, limits
 
 
@@ -47,7 +46,7 @@ def says(address: str, **fields: Any) -> str:
     ],
 )
 def test_a_supervisor_of_a_node_that_is_not_hurts_itself_only(house: Served, lie: Any, sentence: str) -> None:
-    honest = SupervisorClient(house.address, "0", "host0", "boot")
+    honest = reporting(house.address, "0")
     try:
         wait_for(lambda: house.status()["groups"]["0"]["host"], what="the honest supervisor")
         before = states(house)

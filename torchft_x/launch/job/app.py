@@ -96,7 +96,7 @@ def _trainer(job: FtJob) -> FtRole:
     args += ["--groups", str(job.replicas), "--workers"]
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
-    args += ["--own_gpus"] if job.trainer_resource.gpu > 0 else []
+    args += [*_lighthouses(job), *(["--own_gpus"] if job.trainer_resource.gpu > 0 else [])]
     program = ("-m", job.module) if job.module else (job.script,)
     args += ["--", *map(_as_given, (*program, *job.script_args))]
     return FtRole(
@@ -116,20 +116,23 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
     name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # so that each replica has its own logs
     args = ["-m", "torchft_x", "accompany", "--name", name, "--run_dir", job.run_dir]
     python = "python" if role.image else job.python
+    args += [*_lighthouses(job), "--no_restart_code", "0"]  # an extra role never decides the job's outcome
     args += ["--max_restarts", str(role.max_restarts), "--", *map(_as_given, role.words(python))]
     return FtRole(
         name=role.name,
         image=role.image or job.image,
         entrypoint=python,
         args=args,
-        env=_user_env(job, role.env)
-        | _env(job)
-        | {env.NO_RESTART_EXIT_CODE: "0"},  # an extra role never decides the job's outcome
+        env=_user_env(job, role.env) | _env(job),
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),
         ft=dataclasses.replace(_facts(job, "sidecar"), max_restarts=role.max_restarts),
     )
+
+
+def _lighthouses(job: FtJob) -> list[str]:
+    return ["--lighthouses", str(job.lighthouses)] if job.lighthouses > 1 else []
 
 
 def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "sidecar"]) -> RoleFacts:
@@ -173,8 +176,6 @@ def _env(job: FtJob) -> dict[str, str]:
     else:
         out[env.LIGHTHOUSE_HOST_IN] = "${rank0_env}"
         out[env.LIGHTHOUSE_PORT] = str(job.lighthouse_port)
-        if job.lighthouses > 1:
-            out[env.LIGHTHOUSES] = str(job.lighthouses)
     return out
 
 

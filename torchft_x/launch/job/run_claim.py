@@ -28,6 +28,7 @@ from pathlib import Path
 from torchft_x import env, log_lines
 from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.command import option
 from torchft_x.timing import TIMING
 
 _LOOK = 0.25  # seconds between polls of the claim
@@ -79,8 +80,8 @@ def judge(found: Entry | None, job: str, here: PidScope, runs: Callable[[str], b
 class RunClaim:
     """Claim of one role. Call `take` before anything is written to the run directory."""
 
-    def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
-        local = env.is_local_job(environ) or env.read(env.LAUNCHER_PID, None, environ) is not None
+    def __init__(self, run_dir: Path, environ: Mapping[str, str], *, local: bool = False) -> None:
+        local = local or env.is_local_job(environ)
         self.path = run_dir / "claim"
         self._entry = Entry(job=env.read(env.TORCHX_JOB_ID, "", environ) or "", scope=_here(), local=local, beat="")
         self._ended = threading.Event()
@@ -247,13 +248,13 @@ def _runs(job: str) -> bool:
 
 def _ends(job: str) -> bool:
     """Return whether the roles of a local job are about to end because its launcher is gone."""
-    launchers = {env.read_int(env.LAUNCHER_PID, None, environ) for environ in _roles_of(job).values()}
+    launchers = set(_roles_of(job).values())
     return bool(launchers) and all(pid is not None and not Path(f"/proc/{pid}").exists() for pid in launchers)
 
 
-def _roles_of(job: str) -> dict[int, dict[str, str]]:
-    """Return the processes of this host that are roles of the job, without this one: their environments by pid."""
-    mark, found = f"{env.TORCHX_JOB_ID}={job}".encode(), {}
+def _roles_of(job: str) -> dict[int, str | None]:
+    """Return the pids of this host's processes that are roles of the job, without this one, and of their launchers."""
+    mark, found = f"{env.TORCHX_JOB_ID}={job}".encode(), dict[int, str | None]()
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
@@ -262,8 +263,7 @@ def _roles_of(job: str) -> dict[int, dict[str, str]]:
             except OSError:  # the process has ended, or is another user's
                 continue
             if _ROLES.intersection(words) and any(b"torchft_x" in word for word in words):
-                pairs = (os.fsdecode(word).partition("=") for word in environ)
-                found[int(name)] = {key: value for key, _, value in pairs}
+                found[int(name)] = option([os.fsdecode(word) for word in words], "--launcher_pid")
     return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.command import option, set_option
 from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, folder
 from torchft_x.launch.keeper.record import Pid, ReplicaRecord, this_process
 from torchft_x.launch.keeper.streams import Streams
@@ -35,7 +36,7 @@ class RoleProcess:
         self._attempts = folder(plan.run_dir) / "attempts" / f"{replica.role.name}-{replica.number}"
         self._before = 0  # restarts reported by earlier processes of this replica
         self._reported: attempts_file.AttemptsReport | None = None  # newest report of the present process
-        self._attempt_before = ""  # newest `AttemptsReport.runs` from an earlier process of this replica
+        self._attempts_before = ""  # newest `AttemptsReport.runs` from an earlier process of this replica
         self.pid: int | None = None  # None while no process runs
         self._known: Pid | None = None  # pid and start time; None while no process runs
         self.pidfd: int | None = None  # readable when the process ends
@@ -43,11 +44,19 @@ class RoleProcess:
 
     def command(self, groups: int) -> list[str]:
         """Return the process's command in a job of so many groups."""
+        kind, starts = self.replica.role.kind, self.replica.starts
         words = [word.replace(REPLICA, str(self.replica.number)) for word in self._how.args]
-        if self.replica.role.kind == "trainer":
-            words = with_groups(words, groups)
-        if self.replica.role.kind == "lighthouse" and self.replica.starts:
-            words += ["--attempt", str(self.replica.starts)]  # groups may know an earlier lighthouse
+        if kind == "trainer":
+            set_option(words, "--groups", str(groups))
+        if kind == "lighthouse" and starts:
+            set_option(words, "--attempt", str(starts))  # groups may know an earlier lighthouse
+        if kind:
+            set_option(words, "--launcher_pid", str(os.getpid()))
+            set_option(words, "--attempts_file", str(self._attempts))
+            if option(words, "--no_restart_code") is None:  # any other code: an end from outside, not reported
+                set_option(words, "--no_restart_code", "1")
+        if self._attempts_before:  # processes of that attempt were killed when its supervisor ended
+            set_option(words, "--attempts_before", self._attempts_before)
         return [*words, *self._extra]
 
     @property
@@ -56,9 +65,9 @@ class RoleProcess:
 
     def start(self, now: float, groups: int) -> None:
         """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
+        if self._reported is not None:  # None: it was killed before its first attempt, `_attempts_before` still holds
+            self._attempts_before = self._reported.after(self._attempts_before)
         command = self.command(groups)
-        if self._reported is not None:  # None: it was killed before its first attempt, `_attempt_before` still holds
-            self._attempt_before = self._reported.after(self._attempt_before)
         environ = self._environment()
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
@@ -123,18 +132,8 @@ class RoleProcess:
         )
 
     def _environment(self) -> dict[str, str]:
-        replica = self.replica
-        own = {name: value.replace(REPLICA, str(replica.number)) for name, value in self._how.env.items()}
-        out = local_environment(env.everything(), own)
-        if not replica.role.kind:
-            return out
-        out[env.LAUNCHER_PID] = str(os.getpid())
-        out[env.ATTEMPTS_FILE] = str(self._attempts)
-        if self._attempt_before:  # processes of that attempt were killed when its supervisor ended
-            out[env.ATTEMPT_BEFORE] = self._attempt_before
-        # Any other exit code means an end from outside, not reported to the lighthouse.
-        out.setdefault(env.NO_RESTART_EXIT_CODE, "1")
-        return out
+        own = {name: value.replace(REPLICA, str(self.replica.number)) for name, value in self._how.env.items()}
+        return local_environment(env.everything(), own)
 
 
 def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -143,14 +142,4 @@ def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[
     paths = [part.strip(os.pathsep) for part in (more.get("PATH"), base.get("PATH")) if part]
     out["PATH"] = os.pathsep.join(paths)
     out.setdefault("PYTHONUNBUFFERED", "x")
-    return out
-
-
-def with_groups(words: Sequence[str], groups: int) -> list[str]:
-    """Return a supervisor's command with the number of groups replaced. Arguments after ``--`` are the script's."""
-    out = list(words)
-    end = out.index("--") if "--" in out else len(out)
-    for i in range(1, end):
-        if out[i - 1] == "--groups":
-            out[i] = str(groups)
     return out

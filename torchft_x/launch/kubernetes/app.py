@@ -10,10 +10,11 @@ from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macr
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.command import option, set_option
 from torchft_x.launch.kubernetes.rules import names, pod, scale
 from torchft_x.launch.kubernetes.rules.objects import render
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings, check_part
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token, set_run_dir
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token
 from torchft_x.launch.schedulers.role import FtRole
 
 Json = dict[str, Any]
@@ -78,7 +79,10 @@ def _part(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, h
         run_dir = environ.get(env.RUN_DIR, "")
         if not run_dir or not pod.is_shared(run_dir, mounts):  # the submitter's path is not in the pod
             scratch, environ[env.RUN_DIR] = SCRATCH, LOCAL_RUN_DIR
-            set_run_dir(command, LOCAL_RUN_DIR)
+            if option(command, "--run_dir"):
+                set_option(command, "--run_dir", LOCAL_RUN_DIR)
+        for name, value in _options(role).items():
+            set_option(command, name, value)
     config = scale.FOLDER if kind == LIGHTHOUSE and "--job_groups" in command else ""
     if config:
         command += ["--groups_file", f"{config}/{scale.FILE}"]
@@ -110,7 +114,7 @@ def _first_host(app: str, role: Role) -> str:
 
 def _variables(app: str, role: FtRole, part: Part, settings: PodSettings, has_token: bool) -> list[Json]:
     """Return the variables that a pod of one of our roles needs in addition to the role's own."""
-    own, wanted = role.ft.own_lighthouse, {}
+    wanted = {}
     if settings.events:
         wanted[env.EVENTS] = "stdout"
     if part.kind == LIGHTHOUSE:
@@ -121,18 +125,22 @@ def _variables(app: str, role: FtRole, part: Part, settings: PodSettings, has_to
             )
         wanted[env.ADVERTISE_HOST] = names.service(app)  # a pod that replaces it has another address
         wanted[env.HTTP_BIND] = f"[::]:{part.ports[0] + pod.PAGE_BESIDE}"  # for the readiness probe
-        wanted[env.NO_RESTART_EXIT_CODE] = "0"  # an evicted lighthouse must not count as succeeded
-        if own:
-            wanted[env.REPLACED_WITHIN] = str(_REPLACED_WITHIN)
     else:
-        wanted |= {env.ADVERTISE_HOST: f"$({pod.POD_IP})", env.NO_RESTART_EXIT_CODE: "0"}
+        wanted[env.ADVERTISE_HOST] = f"$({pod.POD_IP})"
         if part.kind == TRAINER:
             wanted[env.NOTICE] = str(settings.grace)
     found: list[Json] = [{"name": n, "value": v} for n, v in wanted.items() if n == env.HTTP_BIND or n not in part.env]
-    found += [{"name": env.LAST_WORDS, "value": pod.LAST_WORDS}, {"name": env.ALIVE, "value": pod.ALIVE}]
     if has_token:
         source = {"secretKeyRef": {"name": app, "key": pod.TOKEN_KEY}}
         found.append({"name": env.TOKEN, "valueFrom": source})
+    return found
+
+
+def _options(role: FtRole) -> dict[str, str]:
+    """Return the options of a supervisor whose pod Kubernetes restarts unless it ends with 0: when evicted, for example."""
+    found = {"--no_restart_code": "0", "--last_words": pod.LAST_WORDS, "--alive": pod.ALIVE}
+    if role.ft.kind == LIGHTHOUSE and role.ft.own_lighthouse:
+        found["--replaced_within"] = str(_REPLACED_WITHIN)
     return found
 
 

@@ -60,8 +60,6 @@ def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[
     out[env.ADVERTISE_HOST] = settings.advertise_host
     if settings.token_file is not None:
         out[env.TOKEN_FILE] = settings.token_file
-    for name in (env.LAUNCHER_PID, env.ATTEMPTS_FILE, env.ATTEMPT_BEFORE, env.ALIVE):  # meant for the supervisor only
-        out.pop(name, None)
     out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
     return with_package(out, settings.package_root)
 

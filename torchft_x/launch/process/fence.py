@@ -7,10 +7,8 @@ When the network is back, the two would fence each other's attempts in turn, so 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-
-from torchft_x import env
 
 EACH = 2.0
 """Seconds between two reads of the file."""
@@ -25,14 +23,11 @@ def superseded(file: Path, mine: str) -> bool:
     return bool(text) and text != mine
 
 
-def watch_fence(environ: Mapping[str, str], then: Callable[[str], object]) -> None:
-    """Call `then(sentence)` once, on a thread of its own, when this start is superseded. Do nothing if no file is named.
+def watch_fence(file: str, mine: str, then: Callable[[str], object]) -> None:
+    """Call `then(sentence)` once, on a thread of its own, when the start `mine` is superseded.
 
     The thread of its own is needed because the file system may hang.
     """
-    file, mine = env.read(env.FENCE_FILE, None, environ), env.read(env.FENCE, None, environ)
-    if not file or not mine:
-        return
 
     def poll() -> None:
         never = threading.Event()

@@ -21,14 +21,6 @@ def check_shared(role: RoleWithFacts, *, shared: bool, where: str) -> None:
         )
 
 
-def set_run_dir(words: list[str], run_dir: str) -> None:
-    """Replace the value of ``--run_dir`` in the command of one of our roles. The words after ``--`` belong to the script."""
-    end = words.index("--") if "--" in words else len(words)
-    for i in range(1, end):
-        if words[i - 1] == "--run_dir":
-            words[i] = run_dir
-
-
 def find_token(role: RoleWithFacts, of_others: str | None, *, shared: bool, where: str) -> str | None:
     """Return the token for the environment of a role's containers, or None if it is in a file, or the run has none.
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
+from torchft_x.launch.job.command import set_option
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 _ROLE_NAME = "torchx.pytorch.org/role-name"
@@ -33,7 +34,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
     for container in own:
         if _run_dir(container) and not _is_mounted(container, _run_dir(container)):
             _environment(container)[env.RUN_DIR] = LOCAL_RUN_DIR
-            set_run_dir(container.command, LOCAL_RUN_DIR)
+            set_option(container.command, "--run_dir", LOCAL_RUN_DIR)
     return info
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check_shared, find_token, set_run_dir
+from torchft_x.launch.job.command import set_option
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check_shared, find_token
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 _GRACE = 30  # seconds between SIGTERM and SIGKILL, Kubernetes' default, for a group to save its last step
@@ -155,12 +156,12 @@ def _adjust_pod(role: RoleWithFacts, resource: dict[str, Any], task: dict[str, A
         container = _container(task)
         container.resources.requests = dict(container.resources.limits)
         if facts.own_lighthouse:
-            _set(task, env.REPLACED_WITHIN, str(_REPLACED_WITHIN), unless_given=True)
+            set_option(container.command, "--replaced_within", str(_REPLACED_WITHIN))
     else:
         # Advertise an address: the pod's name can't be resolved in other pods.
         _set(task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True)
         if facts.own_lighthouse:
-            _set(task, env.NO_RESTART_EXIT_CODE, "0", unless_given=True)
+            set_option(_container(task).command, "--no_restart_code", "0")
     # The exit code counts for the job's own lighthouse, and for the groups of a job without its own lighthouse.
     counts = (facts.kind == "lighthouse") == facts.own_lighthouse
     spec.restart_policy = "Never" if counts else "OnFailure"
@@ -194,7 +195,7 @@ def _keep_run_dir(task: dict[str, Any]) -> None:
     mount = _model("V1VolumeMount", name=volume, mount_path=SCRATCH)
     container.volume_mounts = [*(container.volume_mounts or []), mount]
     _set(task, env.RUN_DIR, LOCAL_RUN_DIR)
-    set_run_dir(container.command, LOCAL_RUN_DIR)
+    set_option(container.command, "--run_dir", LOCAL_RUN_DIR)
 
 
 def _open_port(task: dict[str, Any]) -> None:

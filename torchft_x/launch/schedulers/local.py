@@ -13,6 +13,7 @@ from typing import Any
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import accelerators, assignment
+from torchft_x.launch.job.command import option, set_option
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 from torchft_x.net import check_resolvable, parse_address
 
@@ -26,7 +27,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
     if role.resource.gpu > 0:
         _give_gpus(role, info)
     for replica in _replicas(info, role.name):
-        replica.env.setdefault(env.LAUNCHER_PID, str(os.getpid()))
+        set_option(replica.args, "--launcher_pid", str(os.getpid()))
     return info
 
 
@@ -71,7 +72,7 @@ def _taken(info: Any, role: str, variable: str) -> set[str]:
     taken: set[str] = set()
     for other in _role_params(info):
         for replica in _replicas(info, other):
-            if other != role and env.LAUNCHER_PID in replica.env:
+            if other != role and option(replica.args, "--launcher_pid") is not None:
                 taken.update(replica.env.get(variable, "").split(","))
     return taken
 

@@ -12,10 +12,11 @@ from torchx.specs import AppDef, Role, macros
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.command import drop_option, set_option
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.rules.manifest import Manifest, Part
-from torchft_x.launch.slurm.script import GROUPS, REPLICA, RoleScript
+from torchft_x.launch.slurm.script import FENCE, GROUPS, REPLICA, RoleScript
 
 _RETRIES = 10  # restarts of an app without trainers, whose component gives no number
 
@@ -163,9 +164,7 @@ def _role(
 def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of the lighthouse beside a group, one of several that share a lease, on any port."""
     command, environ = _ours("lighthouse", [role.entrypoint, *role.args], dict(role.env), run_dir)
-    if "--index" in command[:-1]:
-        at = command.index("--index")
-        del command[at : at + 2]
+    drop_option(command, "--index")
     command += ["--bind", "[::]:0", "--groups_file", str(store.folder(run_dir) / "groups.json")]
     return [*command, "--lease_dir", str(store.lease_folder(run_dir))], environ
 
@@ -176,17 +175,16 @@ def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) 
     The watcher and the batch script restart its processes, and the batch script sets the number of groups.
     """
     command = list(command)
-    for name in (env.LIGHTHOUSE_HOST_IN, env.LIGHTHOUSE_PORT, env.LIGHTHOUSES):
+    for name in (env.LIGHTHOUSE_HOST_IN, env.LIGHTHOUSE_PORT):
         environ.pop(name, None)  # the lighthouse's address is in the run directory, which all nodes share
+    drop_option(command, "--lighthouses")
     if env.RUN_DIR in environ:
         environ[env.RUN_DIR] = run_dir
     if kind == "trainer":
-        environ = {
-            env.NO_RESTART_EXIT_CODE: "1",
-            **environ,
-        }  # so that a group that is ended from outside does not count as done
-        if "--groups" in command[:-1]:
-            command[command.index("--groups") + 1] = GROUPS
+        set_option(command, "--no_restart_code", "1")  # a group that is ended from outside does not count as done
+        set_option(command, "--groups", GROUPS)
+    if kind in ("trainer", "sidecar"):
+        set_option(command, "--fence", FENCE)
     return command, environ
 
 

@@ -19,6 +19,9 @@ REPLICA = "@torchft_x_replica@"
 """Placeholder for the replica's number in arguments and in values of variables."""
 GROUPS = "@torchft_x_groups@"
 """Placeholder for the job's number of groups."""
+FENCE = "@torchft_x_fence@"
+"""Placeholder for the part's fence file and the name of its start."""
+_VARIABLES = {GROUPS: '"$groups"', FENCE: '"$fence" "$me_now"'}
 _HEAD = "#!/bin/bash\n"
 _GROUPS_WITH_WATCHER = 4  # number of first groups beside each of which a lighthouse and a watcher run
 _WATCHER_STARTS = 10  # seconds between the start of a group and of the watcher beside it, except for a job's first one
@@ -136,8 +139,8 @@ def _fence(spec: RoleScript) -> list[str]:
         return []
     file = f'{shlex.quote(spec.run_dir)}"/slurm/newest-{spec.role}-$number"'
     return [
-        f'export TORCHFT_X_FENCE_FILE={file} TORCHFT_X_FENCE="$me-r$attempt"',
-        'echo "$TORCHFT_X_FENCE" > "$TORCHFT_X_FENCE_FILE.$me" && mv "$TORCHFT_X_FENCE_FILE.$me" "$TORCHFT_X_FENCE_FILE"',
+        f'export fence={file} me_now="$me-r$attempt"',
+        'echo "$me_now" > "$fence.$me" && mv "$fence.$me" "$fence"',
     ]
 
 
@@ -290,7 +293,7 @@ def _directive(option: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return the text quoted for the shell, with the variables `replica` and `groups` in place of `REPLICA` and `GROUPS`."""
-    if text == GROUPS:
-        return '"$groups"'
+    """Return the text quoted for the shell, with variables of the script in place of the placeholders."""
+    if text in _VARIABLES:
+        return _VARIABLES[text]
     return '"$replica"'.join(shlex.quote(part) if part else "" for part in text.split(REPLICA)) or "''"

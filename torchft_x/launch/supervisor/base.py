@@ -61,7 +61,7 @@ class BaseSupervisor:
         self._environ: Mapping[str, str] = env.everything()
         self._reports: Reports | None = None  # None until the lighthouse is found
         self._found: FoundLighthouse | None = None
-        self._stops = StopRequests()
+        self._stops = StopRequests(config.launch.alive)
         self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
         self._announced = False  # whether the reason for stopping has been logged
         self._attempts: Attempts | None = None  # None until the lighthouse is found
@@ -70,7 +70,9 @@ class BaseSupervisor:
         self._number = 0  # number of the present attempt, or of the next one
         self._restarts = RestartPolicy(config.rules)
         self._report = attempts_file.AttemptsReport(0, "")  # newest content of the attempts file
-        self._ends = attempts_file.ends_before(self._environ)  # ended attempts of the group, the oldest first
+        self._ends = attempts_file.ends_before(
+            config.launch.attempts_before
+        )  # ended attempts of the group, the oldest first
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
         self._done_with: list[Path] = []  # folders of ended attempts, to be removed
@@ -78,10 +80,11 @@ class BaseSupervisor:
 
     def _watch_for_stops(self) -> None:
         self._stops.watch_signals()
-        watch_fence(self._environ, lambda sentence: self._stops.request(1, sentence, from_outside=True))
-        launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
-        if self.config.local or launcher is not None:
-            self._stops.watch_launcher(launcher, self.code_without_launcher)
+        launch = self.config.launch
+        if launch.fence is not None:
+            watch_fence(*launch.fence, lambda sentence: self._stops.request(1, sentence, from_outside=True))
+        if self.config.local or launch.launcher_pid is not None:
+            self._stops.watch_launcher(launch.launcher_pid, self.code_without_launcher)
 
     # --- the loop ------------------------------------------------------------------------------------------------------
 
@@ -116,7 +119,7 @@ class BaseSupervisor:
     def _take_claim(self) -> None:
         """Claim the run directory for this job, and keep the claim. Raise `ConfigError` if it is another job's."""
         if self.config.run_dir is not None:
-            claim = RunClaim(self.config.run_dir, self._environ)
+            claim = RunClaim(self.config.run_dir, self._environ, local=self.config.launch.launcher_pid is not None)
             claim.take(lambda seconds: not self._stops.wait(lambda: False, seconds) and self._stops.first is not None)
             claim.keep(lambda sentence: self._stops.request(2, sentence))
 
@@ -130,7 +133,8 @@ class BaseSupervisor:
 
     def _find_lighthouse(self) -> Stop | None:
         """Connect to the lighthouse, or return a request to stop. Raise `ConfigError` after `find_timeout` seconds."""
-        locator = Locator(self.config.run_dir, self.config.lighthouse, self._environ)
+        config = self.config
+        locator = Locator(config.run_dir, config.lighthouse, self._environ, config.lighthouses)
         began = time.monotonic()
         told = False
         while self._stops.first is None:
@@ -140,13 +144,14 @@ class BaseSupervisor:
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self._stops.request)
                 self._attempts = self._make_attempts(self._reports)
+                self._reports.start()
                 return None
             waited = time.monotonic() - began
-            if waited > self.config.find_timeout:
+            if waited > config.find_timeout:
                 raise ConfigError(f"Gave up after {waited:.0f} s waiting for {locator.missing}.")
             if waited > 5.0 and not told:
                 told = True
-                self._say(f"{self.config.name} waits for {locator.missing}")
+                self._say(f"{config.name} waits for {locator.missing}")
             self._stops.sleep(_LOOK)
         return self._stops.first
 
@@ -194,7 +199,7 @@ class BaseSupervisor:
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._number + 1, delay=decision.pause, reason=end.reason)
         self._report = replace(self._report, restarts=self._report.restarts + 1, reason=end.reason)
-        attempts_file.write(self._report, self._environ)
+        attempts_file.write(self._report, self.config.launch.attempts_file)
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
@@ -226,7 +231,7 @@ class BaseSupervisor:
 
     def _tell_runs(self, newest: str) -> None:
         self._report = replace(self._report, runs=attempts_file.runs(newest, self._ends))
-        attempts_file.write(self._report, self._environ)
+        attempts_file.write(self._report, self.config.launch.attempts_file)
 
     def _tell_start(self, attempt: Attempt, started: StartedAttempt) -> None:
         """Write the start to the event log, and log for people whether a restart was warm or cold."""
@@ -299,16 +304,13 @@ class BaseSupervisor:
             )
         return late
 
-    # --- parts ---------------------------------------------------------------------------------------------------------
-
     def _advertise(self) -> str:
         """Return the host by which other groups reach this one. On one machine that is the loopback, which always resolves."""
+        given = any(env.read(name, None, self._environ) for name in (env.ADVERTISE_HOST, env.ADVERTISE_INTERFACE))
         towards = None if self._found is None else self._found.address.url
-        return net.advertise_host("127.0.0.1" if self._loopback() else None, self._environ, towards=towards)
-
-    def _loopback(self) -> bool:
-        given = (env.ADVERTISE_HOST, env.ADVERTISE_INTERFACE)
-        return self.config.local and all(env.read(name, None, self._environ) is None for name in given)
+        return net.advertise_host(
+            "127.0.0.1" if self.config.local and not given else None, self._environ, towards=towards
+        )
 
     def _next_attempt(self) -> int:
         """Return the lowest number that the next attempt may have."""
@@ -329,8 +331,6 @@ class BaseSupervisor:
     def _event_fields(self) -> dict[str, Any]:
         """Return the fields that are in every line of the event log and of the program's log."""
         raise NotImplementedError
-
-    # --- for subclasses that look closer ------------------------------------------------------------------------------
 
     def _before_start(self) -> None:
         """Prepare for the workers of an attempt that has begun; they are started next."""
@@ -362,14 +362,14 @@ class BaseSupervisor:
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
-        last_words.write(stop.code, stop.sentence, self._environ)
+        last_words.write(stop.code, stop.sentence, self.config.launch.last_words)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
-        give_up_code = env.read_int(env.NO_RESTART_EXIT_CODE, None, self._environ)
-        if give_up_code is not None and stop.from_outside:
+        final = self.config.launch.no_restart_code
+        if final is not None and stop.from_outside:
             return stop.code  # the scheduler will restart this supervisor, so the group isn't done
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
-        return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
+        return final if stop.code != 0 and final is not None else stop.code
 
     def _announce(self, stop: Stop) -> None:
         """Log once why the supervisor stops."""

@@ -6,11 +6,12 @@ everything here.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import site
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Options that a launcher or scheduler adds to the command of a supervisor, which it starts, watches and restarts."""
+
+    launcher_pid: int | None = None
+    no_restart_code: int | None = None
+    attempts_file: Path | None = None
+    attempts_before: str = ""
+    fence: tuple[str, str] | None = None
+    last_words: str | None = None
+    alive: Path | None = None
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options that a launcher or scheduler adds")
+    group.add_argument("--launcher_pid", type=int, metavar="PID", help="process with which this one ends")
+    group.add_argument("--no_restart_code", type=int, metavar="CODE", help="exit code of what is over, for good or bad")
+    group.add_argument("--attempts_file", type=Path, metavar="FILE", help="write `AttemptsReport` here")
+    group.add_argument("--attempts_before", default="", metavar="LIST", help="attempts of the supervisor that died")
+    group.add_argument("--fence", nargs=2, metavar=("FILE", "NAME"), help="end when FILE names a newer start")
+    group.add_argument("--last_words", metavar="FILE", help="write the reason of the end here")
+    group.add_argument("--alive", type=Path, metavar="FILE", help="touch this file regularly")
+
+
+def launch_options(args: argparse.Namespace) -> LaunchOptions:
+    return LaunchOptions(**{field.name: getattr(args, field.name) for field in fields(LaunchOptions)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class BaseConfig:
     """Settings common to all supervisors."""
 
@@ -38,6 +67,9 @@ class BaseConfig:
     """Directory shared by the job. With None no files are written, and the lighthouse's address must be given."""
     lighthouse: str | None = None
     """Address of a lighthouse outside the job; None for the one named in the run directory."""
+    lighthouses: int = 1
+    """Number of the job's own lighthouses."""
+    launch: LaunchOptions = LaunchOptions()
     rules: RestartRules = RestartRules()
     """Restart budget and back-off."""
     grace: float = TIMING.stop_grace

@@ -55,7 +55,9 @@ class Supervisor(BaseSupervisor):
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first attempt, if copies are wanted
         # Lowest number of the next attempt, from an earlier supervisor's file or the lighthouse; set by any thread.
-        self._first_number: int | None = attempts_file.next_number(self._environ) if config.nodes == 1 else None
+        self._first_number: int | None = (
+            attempts_file.next_number(config.launch.attempts_before) if config.nodes == 1 else None
+        )
         self._guessed = False  # whether the present attempt began before such a number was known
 
     def _run_attempts(self) -> Stop:
@@ -185,7 +187,7 @@ class Supervisor(BaseSupervisor):
         if config.nodes == 1:
             for end in self._ends:  # unreported, the others would wait for leases: it might yet finish the job (R21)
                 reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
-            if attempts_file.died_with_it(self._environ):
+            if attempts_file.died_with_it(config.launch.attempts_before):
                 end = self._ends[-1]
                 about = {"attempt": end.number, "attempt_token": end.token}
                 self._events.emit("exit", **about, code=end.code, reason=_UNDER_ANOTHER)

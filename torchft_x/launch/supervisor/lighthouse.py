@@ -21,16 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.job.command import option
 from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.process import process_tree
+from torchft_x.launch.process.environment import with_package
 from torchft_x.launch.process.group_store import SHIM
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy, RestartRules
-from torchft_x.launch.supervisor.config import own_package_root
+from torchft_x.launch.supervisor.config import LaunchOptions, own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import EventLog
@@ -52,14 +53,12 @@ class LighthouseSupervisor:
     Main thread only. `claim` is that of the run directory, already taken.
     """
 
-    def __init__(
-        self, argv: list[str], environ: Mapping[str, str] | None = None, claim: RunClaim | None = None
-    ) -> None:
+    def __init__(self, argv: list[str], launch: LaunchOptions, claim: RunClaim | None = None) -> None:
         self._argv = argv
+        self._launch = launch  # fixed
         self._claim = claim
-        self._environ = env.everything() if environ is None else dict(environ)
-        self._attempt = int(_flag(argv, "--attempt") or 0)  # number of the next child
-        self._stops = StopRequests()
+        self._attempt = int(option(argv, "--attempt") or 0)  # number of the next child
+        self._stops = StopRequests(launch.alive)
         self._restarts = RestartPolicy(RULES)
         self._events: EventLog | None = None  # made with the first event
         self._started_again = 0  # restarts by this process
@@ -98,24 +97,24 @@ class LighthouseSupervisor:
         if not self._claim.lost:
             return code
         self._say(self._claim.lost)
-        last_words.write(2, self._claim.lost, self._environ)
+        last_words.write(2, self._claim.lost, self._launch.last_words)
         return 2
 
     def _told(self, code: int) -> int:
         """Return the exit code for a scheduler that restarts us unless the code says that the job is over."""
-        over = env.read_int(env.NO_RESTART_EXIT_CODE, None, self._environ)
+        over, words = self._launch.no_restart_code, self._launch.last_words
         if over is None:
             return code
         if self._stops.first is not None and self._stops.first.from_outside:
             return code or 128 + signal.SIGTERM  # the job isn't over
-        if code != 0 and not last_words.was_written(self._environ):
-            last_words.write(code, f"the lighthouse ended with code {code}; its log says why.", self._environ)
+        if code != 0 and not last_words.was_written(words):
+            last_words.write(code, f"the lighthouse ended with code {code}; its log says why.", words)
         return over if code != 0 else 0
 
     def _watch_launcher(self) -> None:
         """Stop with exit code 0 when the launcher of a local job is gone."""
-        launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
-        if launcher is not None or env.is_local_job(self._environ):
+        launcher = self._launch.launcher_pid
+        if launcher is not None or env.is_local_job():
             self._stops.watch_launcher(launcher, 0)
 
     def _keep(self, argv: list[str]) -> int:
@@ -157,9 +156,10 @@ class LighthouseSupervisor:
         """Run the server once, and return its exit code or -signal."""
         server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
         server += ["--attempt", str(self._attempt), "--lease_owner", self._owner]
+        server += ["--last_words", self._launch.last_words] if self._launch.last_words else []
         child = subprocess.Popen(
             [sys.executable, SHIM, "server", str(os.getpid()), *server],
-            env=self._child_environ(),
+            env=_child_environ(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C is passed on, once
         )
@@ -181,22 +181,11 @@ class LighthouseSupervisor:
             if pidfd is not None:
                 os.close(pidfd)
 
-    def _child_environ(self) -> dict[str, str]:
-        out = dict(self._environ)
-        for name in (env.LAUNCHER_PID, env.ATTEMPTS_FILE):  # meant for this process; the child dies with it
-            out.pop(name, None)
-        env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
-        root = own_package_root()
-        paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
-        if root is not None and root not in paths:
-            out["PYTHONPATH"] = ":".join([*paths, root])
-        return out
-
     def _note(self, end: AttemptEnd, pause: float) -> None:
         """Record a restart in the attempts file and in the run's event log."""
         self._started_again += 1
-        attempts_file.write(attempts_file.AttemptsReport(self._started_again, end.reason), self._environ)
-        run_dir = _flag(self._argv, "--run_dir")
+        attempts_file.write(attempts_file.AttemptsReport(self._started_again, end.reason), self._launch.attempts_file)
+        run_dir = option(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")
         except OSError:
@@ -207,29 +196,24 @@ class LighthouseSupervisor:
         log_lines.print_line(f"torchft_x: {text}", role="lighthouse")
 
 
-def keep_lighthouse(argv: list[str], claim: RunClaim | None = None) -> int:
+def _child_environ() -> dict[str, str]:
+    out = with_package(env.everything(), own_package_root())
+    env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
+    return out
+
+
+def keep_lighthouse(argv: list[str], launch: LaunchOptions, claim: RunClaim | None = None) -> int:
     """Keep a lighthouse with these flags running, and return the exit code. `claim` on the run directory must be taken."""
     try:
-        return LighthouseSupervisor(argv, claim=claim).run()
+        return LighthouseSupervisor(argv, launch, claim).run()
     except TorchftXError as e:
         log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2
 
 
-def _flag(argv: list[str], name: str) -> str | None:
-    """Return the value of a flag as argparse reads it: the last one counts."""
-    value = None
-    for word, following in zip(argv, [*argv[1:], None], strict=False):
-        if word == name:
-            value = following
-        elif word.startswith(f"{name}="):
-            value = word[len(name) + 1 :]
-    return value
-
-
 def _with_state(argv: list[str], scratch: Path) -> list[str]:
     """Return the flags with a state file in `scratch`, if they name none. That journal lives as long as this process."""
-    if _flag(argv, "--lease_dir") is not None or _flag(argv, "--state_file") is not None:
+    if option(argv, "--lease_dir") is not None or option(argv, "--state_file") is not None:
         return argv
     return [*argv, "--state_file", str(scratch / "state")]
 
@@ -241,7 +225,7 @@ def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
     SO_REUSEADDR. The socket is None if the port can't be bound; the server reports that error in more detail.
     """
     try:
-        bind = net.parse_address(_flag(argv, _BIND) or _ANY_PORT, what=_BIND)
+        bind = net.parse_address(option(argv, _BIND) or _ANY_PORT, what=_BIND)
     except TorchftXError:
         return argv, None
     host = net.any_host() if bind.host == "::" else bind.host

@@ -51,9 +51,7 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     """Return the server's flags, completed with the role's. A flag that is given keeps its value."""
     added: list[str] = []
     address_file = run_dir / "lighthouse"
-    if (
-        env.read_int(env.LIGHTHOUSES, 1) or 1
-    ) > 1 and "--index" in argv:  # without --index it is a script's own lighthouse, which inherits the variable
+    if "--index" in argv:
         at = argv.index("--index")
         address_file, argv = folder_of_several(run_dir) / argv[at + 1], [*argv[:at], *argv[at + 2 :]]
         claim(run_dir, _job())

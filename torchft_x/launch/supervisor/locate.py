@@ -45,17 +45,16 @@ class Locator:
     """Search for the lighthouse. Each call of `poll` is one attempt, and waits no longer than one connect to each address.
 
     With `given` no other address is tried. Without it the address file in `run_dir` is tried, then the host in the variable
-    named by TORCHFT_X_LIGHTHOUSE_HOST_IN. If the job has several lighthouses (TORCHFT_X_LIGHTHOUSES), only their address
-    files are tried, because the scheduler names one host only. The token comes from the environment, else from `run_dir`.
+    named by TORCHFT_X_LIGHTHOUSE_HOST_IN. If the job has `several` lighthouses, only their address files are tried, because
+    the scheduler names one host only. The token comes from the environment, else from `run_dir`.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
     """
 
-    def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
+    def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str], several: int = 1) -> None:
         self._environ = environ
         self._file = None if run_dir is None else run_dir / "lighthouse"
         self._files: list[Path] = []  # address files of the job's several lighthouses, by index
-        several = env.read_int(env.LIGHTHOUSES, 1, environ) or 1
         if several > 1 and run_dir is not None:
             self._files = [folder_of_several(run_dir) / str(index) for index in range(several)]
         self._token_file = None if run_dir is None else run_dir / "token"

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.timing import TIMING
 
-_LONGEST = 10.0  # seconds; longest sleep, so that the file named by TORCHFT_X_ALIVE is touched often enough
+_LONGEST = 10.0  # seconds; longest sleep, so that the file of ``--alive`` is touched often enough
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,16 @@ def grace_is_over(waited: float, grace: float, notice: float, *, saves: bool) ->
 class StopRequests:
     """Requests to stop this process, and the interruptible sleep of its main thread.
 
-    At most one per process, because it takes the wake-up descriptor of signals.
+    At most one per process, because it takes the wake-up descriptor of signals. Each sleep touches the file `alive`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alive: Path | None = None) -> None:
         self.first: Stop | None = None  # set once, by any thread; read on the main thread
         self.hurry = False  # whether a second request came, which ends the grace
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
-        self._alive = env.read(env.ALIVE)
+        self._alive = alive
 
     def request(self, code: int, sentence: str, *, from_outside: bool = False) -> None:
         """Request a stop, from any thread or a signal handler. One `from_outside` after the first request ends the grace."""
@@ -90,7 +89,7 @@ class StopRequests:
         """Sleep until a descriptor is readable, `wake` is called or the time is over; perhaps less. Main thread only."""
         if self._alive is not None:
             with contextlib.suppress(OSError):
-                Path(self._alive).touch()
+                self._alive.touch()
         poller = select.poll()
         for fd in (self._wake_read.fileno(), *fds):
             poller.register(fd, select.POLLIN)

@@ -1,6 +1,6 @@
 """Attempts file: a supervisor's report to its parent, which restarts it: restarts, last reason, present attempt.
 
-The file is one line of JSON, replaced atomically. A supervisor without a path (TORCHFT_X_ATTEMPTS_FILE) writes none.
+The file is one line of JSON, replaced atomically. A supervisor without a path (``--attempts_file``) writes none.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from torchft_x import env
 
 KEPT = 8
 """Number of ended attempts that are listed."""
@@ -40,9 +38,8 @@ class AttemptsReport:
         return self.runs or before
 
 
-def write(attempts: AttemptsReport, environ: Mapping[str, str]) -> None:
+def write(attempts: AttemptsReport, path: Path | None) -> None:
     """Write the attempts file. Ignore a full disk: without the file, an attempt that dies with us is waited for."""
-    path = env.read(env.ATTEMPTS_FILE, None, environ)
     if path is not None:
         with contextlib.suppress(OSError):
             Path(f"{path}.new").write_text(json.dumps(asdict(attempts)), "utf-8")
@@ -78,31 +75,27 @@ def runs(newest: str, ends: Sequence[EndedAttempt]) -> str:
     return ",".join([newest, *map(str, ends[-KEPT:])])
 
 
-def ends_before(environ: Mapping[str, str]) -> list[EndedAttempt]:
+def ends_before(before: str) -> list[EndedAttempt]:
     """Return the attempts that ended under this supervisor's predecessors, the oldest first.
 
-    If `died_with_it`, the last one died with its supervisor.
+    `before` is their newest `AttemptsReport.runs`. If `died_with_it`, the last one died with its supervisor.
     """
-    newest, *before = _words(environ)
-    told = [(n, token, code) for n, token, code in map(_split, before) if _whole(n) and _code(code)]
+    newest, *others = before.split(",")
+    told = [(n, token, code) for n, token, code in map(_split, others) if _whole(n) and _code(code)]
     ends = [EndedAttempt(int(n), token, int(code)) for n, token, code in told]
     number, token, _ = _split(newest)
     return [*ends, EndedAttempt(int(number), token, -signal.SIGKILL)] if _whole(number) and token else ends
 
 
-def died_with_it(environ: Mapping[str, str]) -> bool:
+def died_with_it(before: str) -> bool:
     """Return whether an attempt ran when the supervisor before this one died."""
-    return bool(_split(_words(environ)[0])[1])
+    return bool(_split(before.partition(",")[0])[1])
 
 
-def next_number(environ: Mapping[str, str]) -> int | None:
+def next_number(before: str) -> int | None:
     """Return the number of this supervisor's first attempt, if a predecessor recorded its own; else None."""
-    number, _, _ = _split(_words(environ)[0])
+    number, _, _ = _split(before.partition(",")[0])
     return int(number) + 1 if _whole(number) else None
-
-
-def _words(environ: Mapping[str, str]) -> list[str]:
-    return (env.read(env.ATTEMPT_BEFORE, None, environ) or "").split(",")
 
 
 def _split(word: str) -> tuple[str, str, str]:

@@ -81,8 +81,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--groups_file",
         metavar="PATH",
         help="which groups the job has, said at any time by whoever keeps its supervisors running; unless a scheduler does "
-        f"that and says within how long ({env.REPLACED_WITHIN}), they count as lost only if the file says so",
+        "that and says within how long (--replaced_within), they count as lost only if the file says so",
     )
+    p.add_argument(
+        "--replaced_within", type=float, metavar="SECONDS", help="longest time for a scheduler to (re)start a process"
+    )
+    p.add_argument("--last_words", metavar="PATH", help="write how the job has ended here")
     p.add_argument("--attempt", type=int, default=0, metavar="N", help="number of this start, from its supervisor")
     p.add_argument("--lease_owner", metavar="NAME", help="name in the lease, one for all these starts")
     p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
@@ -110,6 +114,7 @@ class Settings:
     http_bind: str | None
     """The checked value of --http_bind."""
     groups_file: str | None
+    last_words: str | None
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
@@ -122,7 +127,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     else:
         token = check_token(env.read_token())
     roster = None
-    replaced_within = env.read_seconds(env.REPLACED_WITHIN)
+    replaced_within = args.replaced_within
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
         roster = JobConfig(
@@ -166,6 +171,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         run_dir=args.run_dir,
         http_bind=page.checked(args.http_bind if args.http_bind is not None else env.read(env.HTTP_BIND)),
         groups_file=args.groups_file,
+        last_words=args.last_words,
     )
 
 
@@ -193,7 +199,7 @@ def _serve(settings: Settings) -> int:
 
     def on_verdict(verdict: int, sentence: str) -> None:
         verdicts.append(verdict)
-        last_words.write(verdict, sentence)
+        last_words.write(verdict, sentence, settings.last_words)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
         events.emit("exit", code=verdict, reason=sentence, step=None if shell is None else shell.reached)
         ended.put(None)

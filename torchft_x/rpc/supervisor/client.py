@@ -72,9 +72,7 @@ class SupervisorClient:
         self._stop: tuple[int, str] | None = None  # the order to stop, once received
         self._on_attempt: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
         self._on_order: Callable[[str, str, str], None] | None = None  # callback of `on_order`
-        self._early_orders: list[tuple[str, ...]] = []  # orders that came before `on_order`
         self._on_number: Callable[[int], None] | None = None  # callback of `on_number`
-        self._number: int | None = None  # newest number of the next attempt that was received
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs all callbacks
         self._unanswered = 0  # reports sent in the present session and not answered yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
@@ -90,10 +88,13 @@ class SupervisorClient:
         method, proof = f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token))
         seek = partial(moved_to, lighthouse_file) if lighthouse_file else None
         self._stream = ReconnectingStream(first, method, proof, self._ping, callbacks, others=others, seek=seek)
-        loop.post(self._stream.start)
 
     def __repr__(self) -> str:
         return f"SupervisorClient({self._name} to {self._stream.address.url}, {'up' if self._stream.is_up else 'away'})"
+
+    def start(self) -> None:
+        """Connect to the lighthouse. All callbacks must be registered before."""
+        loop.post(self._stream.start)
 
     def started(self, attempt: int, attempt_token: str) -> None:
         """Report that a new attempt of the group runs, with its token."""
@@ -140,48 +141,30 @@ class SupervisorClient:
         self._report("ended", pb.SupervisorUp(ended=ended))
 
     def on_attempt(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
-        """Register the callbacks for the attempts of this node, before the first `ready`.
+        """Register the callbacks for the attempts of this node.
 
         ``begin(attempt, attempt_token, meeting)`` is called once for each attempt whose part on this node must be
         started, and ``ended(attempt_token, code, reason)`` when an attempt is over, perhaps more than once. Both run in
         order on the thread of `on_stop`.
         """
-        loop.post(lambda: setattr(self, "_on_attempt", (begin, ended)))
+        self._on_attempt = (begin, ended)
 
     def on_number(self, callback: Callable[[int], None]) -> None:
         """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse sends the next attempt's number.
 
         The lighthouse sends it at the start of every session, and when another attempt has a higher one (R2).
         """
-
-        def begin() -> None:
-            self._on_number = callback
-            if self._number is not None:
-                self._tell_number(self._number)
-
-        loop.post(begin)
+        self._on_number = callback
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
         """Call `callback(kind, attempt_token, sentence)`, on the thread of `on_stop`, when a person gives an order."""
-
-        def begin() -> None:
-            self._on_order = callback
-            while self._early_orders:
-                self._tell_order(*self._early_orders.pop(0))
-
-        loop.post(begin)
+        self._on_order = callback
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when this supervisor must stop.
 
         The lighthouse orders the group to stop, or refuses this supervisor for good (wrong token, other version)."""
-
-        def begin() -> None:
-            self._on_stop = callback
-            if self._stop is not None:
-                self._notify()
-
-        loop.post(begin)
+        self._on_stop = callback
 
     def away(self) -> float:
         """Return the seconds since the last session ended; 0.0 during a session. Callable from any thread."""
@@ -253,11 +236,11 @@ class SupervisorClient:
         elif kind == "over" and self._on_attempt is not None:
             ended, over = self._on_attempt[1], supervisors.NODE_DOWN.decode(down, session=0)
             self._notifier.post(lambda: ended(over.attempt_token, over.code, over.reason))
-        elif kind == "order":
+        elif kind == "order" and self._on_order is not None:
             asked = supervisors.ORDER.decode(down.order, group=self.group)
-            self._tell_order(asked.kind, asked.attempt_token, asked.sentence)
-        elif kind == "next":
-            self._tell_number(supervisors.next_from_proto(down.next))
+            self._notifier.post(partial(self._on_order, asked.kind, asked.attempt_token, asked.sentence))
+        elif kind == "next" and self._on_number is not None:
+            self._notifier.post(partial(self._on_number, supervisors.next_from_proto(down.next)))
         elif kind == "pong":
             self._unanswered -= 1  # an idle ping's answer may make it negative: then no report is unanswered
 
@@ -276,19 +259,6 @@ class SupervisorClient:
         begin = self._on_attempt[0]
         self._notifier.post(lambda: begin(attempt, attempt_token, meeting))
 
-    def _tell_order(self, *order: str) -> None:
-        callback = self._on_order
-        if callback is None:
-            self._early_orders.append(order)
-        else:
-            self._notifier.post(lambda: callback(*order))
-
-    def _tell_number(self, attempt: int) -> None:
-        self._number = attempt
-        callback = self._on_number
-        if callback is not None:
-            self._notifier.post(lambda: callback(attempt))
-
     def _down(self, reason: str) -> None:
         if self._stop is None:  # after the order to stop, the session's end is expected
             if len(self._stream.addresses) > 1:
@@ -302,13 +272,8 @@ class SupervisorClient:
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
             self._stop = (code, sentence)
-            self._notify()
-
-    def _notify(self) -> None:
-        callback, stop = self._on_stop, self._stop
-        if callback is not None and stop is not None:
-            self._on_stop = None
-            self._notifier.post(lambda: callback(*stop))
+            if self._on_stop is not None:
+                self._notifier.post(partial(self._on_stop, code, sentence))
 
     def _welcome(self, data: bytes) -> Keepalive:
         return rhythm(_read_welcome(data))

@@ -30,7 +30,9 @@ SLEEPER = """if True:
 class Cluster:
     """Lighthouse and supervisors of `groups` groups of `nodes` nodes; their output by name."""
 
-    def __init__(self, folder: Path, text: str, *, groups: int = 2, nodes: int = 2, **options: object) -> None:
+    def __init__(
+        self, folder: Path, text: str, *, groups: int = 2, nodes: int = 2, replaced_within: float = 0, **options
+    ) -> None:
         self.folder = folder
         self.groups = groups
         self.nodes = nodes
@@ -39,7 +41,9 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "script.py").write_text(text)
         names = ",".join(str(g) for g in range(groups))
-        self.start("lighthouse", "lighthouse", "--min_replicas", "1", "--job_groups", names, "--run_dir", str(folder))
+        patient = ("--replaced_within", str(replaced_within)) if replaced_within else ()
+        words = ("--min_replicas", "1", "--job_groups", names, "--run_dir", str(folder), *patient)
+        self.start("lighthouse", "lighthouse", *words)
 
     def start(self, name: str, *command: str, **variables: str) -> subprocess.Popen[bytes]:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHX_JOB_ID": "local_cwd://test/app", **variables}
@@ -163,9 +167,8 @@ def test_the_budget_is_the_groups_and_giving_up_is_told_once(cluster) -> None:
     assert "gave up" in run.text("lighthouse")
 
 
-def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_number(cluster, monkeypatch) -> None:
-    monkeypatch.setenv("TORCHFT_X_REPLACED_WITHIN", "60")  # a busy machine is slow to start it
-    run = cluster(SLEEPER, groups=1)
+def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_number(cluster) -> None:
+    run = cluster(SLEEPER, groups=1, replaced_within=60)  # a busy machine is slow to start it
     ((_, (_, _, worker)),) = sleeping(run, 1, (0,))
     os.kill(worker, signal.SIGKILL)
     ((other, (_, _, worker)),) = sleeping(run, 2, (0,))

@@ -10,7 +10,6 @@ import pytest
 
 from tests.process.launch.driven import SLEEPER, drive  # noqa: F401
 from tests.util import wait_for
-from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import read_events
@@ -81,9 +80,8 @@ def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive
     assert [r["attempt"] for r in run.reports("started")] == [0, 4]
 
 
-def test_a_mistake_of_the_script_stays_one(drive, monkeypatch) -> None:
-    monkeypatch.setenv(env.ATTEMPT_BEFORE, "6")
-    run = drive("import sys; sys.exit(2)")
+def test_a_mistake_of_the_script_stays_one(drive) -> None:
+    run = drive("import sys; sys.exit(2)", launch={"attempts_before": "6"})
     assert run.wait() == 1
     assert [r["attempt"] for r in run.reports("started")] == [7]
     assert run.reports("exited")[0]["attempt"] == 7
@@ -116,22 +114,20 @@ def test_what_comes_again_at_every_start_is_not_tried_again(drive) -> None:
     assert not (run.folder / "dumps").exists()
 
 
-def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as_told(drive, monkeypatch) -> None:
-    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
-    run = drive(SLEEPER, rules={"max_restarts": 0})
+def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as_told(drive) -> None:
+    run = drive(SLEEPER, rules={"max_restarts": 0}, launch={"no_restart_code": 0})
     os.kill(run.worker(), signal.SIGKILL)
     assert run.wait() == 0
     assert run.reports("done")[0]["code"] == 1  # the lighthouse hears what it was
 
 
-@pytest.mark.parametrize(("give_up_code", "exit_code", "while_it_runs"), [("0", 0, False), ("", 143, True)])
+@pytest.mark.parametrize(("no_restart_code", "exit_code", "while_it_runs"), [(0, 0, False), (None, 143, True)])
 def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
-    drive, monkeypatch, give_up_code: str, exit_code: int, while_it_runs: bool
+    drive, monkeypatch, no_restart_code: int | None, exit_code: int, while_it_runs: bool
 ) -> None:
     """As the other nodes of a group are when one gives up, or its supervisor got a signal."""
-    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", give_up_code)
     monkeypatch.setenv("TELL_NUMBER", "0" if while_it_runs else "")
-    run = drive(SLEEPER, number_timeout=1000.0)
+    run = drive(SLEEPER, number_timeout=1000.0, launch={"no_restart_code": no_restart_code})
     if while_it_runs:
         run.worker()
     wait_for(lambda: (run.folder / "stop").exists(), what="the start")
@@ -141,9 +137,8 @@ def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
     assert run.reports("done")[0]["code"] == 143  # the lighthouse hears what it was
 
 
-def test_where_a_scheduler_starts_again_what_fails_a_signal_is_not_the_groups_end(drive, monkeypatch) -> None:
-    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
-    run = drive(SLEEPER)
+def test_where_a_scheduler_starts_again_what_fails_a_signal_is_not_the_groups_end(drive) -> None:
+    run = drive(SLEEPER, launch={"no_restart_code": 0})
     run.worker()
     run.process.terminate()
     assert run.wait() == 143
@@ -200,12 +195,9 @@ def test_the_lighthouse_tells_to_stop(drive) -> None:
     assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": "the job is finished"}
 
 
-def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_this_one(
-    drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_this_one(drive, tmp_path: Path) -> None:
     reported = tmp_path / "attempts"
-    monkeypatch.setenv(env.ATTEMPTS_FILE, str(reported))
-    first = drive(SLEEPER)
+    first = drive(SLEEPER, launch={"attempts_file": str(reported)})
     first.worker()
     started = first.reports("started")[0]
     report = attempts_file.read(reported)
@@ -213,8 +205,7 @@ def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_th
     first.process.kill()
     first.process.wait()
 
-    monkeypatch.setenv(env.ATTEMPT_BEFORE, report.runs)
-    second = drive("")
+    second = drive("", launch={"attempts_file": str(reported), "attempts_before": report.runs})
     assert second.wait() == 0
     assert [(r["kind"], r.get("attempt_token") == started["attempt_token"]) for r in second.reports()[:2]] == [
         ("exited", True), ("started", False),

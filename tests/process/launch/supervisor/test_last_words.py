@@ -11,20 +11,14 @@ from pathlib import Path
 
 from tests.unit.launch.lines import ROOT, environment
 from tests.util import scaled, wait_for
-from torchft_x import env
 
 
 @contextmanager
 def lighthouse(folder: Path, words: Path, *flags: str, wait: float) -> Iterator[subprocess.Popen[bytes]]:
-    given = {
-        env.LAST_WORDS: str(words),
-        env.NO_RESTART_EXIT_CODE: "0",
-        env.REPLACED_WITHIN: str(wait),
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    command += ["--job_groups", "0", "--run_dir", str(folder), "--http_bind", "off", *flags]
-    with subprocess.Popen(command, env=environment(**given), stderr=subprocess.DEVNULL) as child:
+    command += ["--job_groups", "0", "--run_dir", str(folder), "--http_bind", "off", "--last_words", str(words), *flags]
+    command += ["--no_restart_code", "0", "--replaced_within", str(wait)]
+    with subprocess.Popen(command, env=environment(PYTHONPATH=str(ROOT)), stderr=subprocess.DEVNULL) as child:
         try:
             yield child
         finally:

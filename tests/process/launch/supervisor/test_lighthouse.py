@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.rpc.support import Asking, attempt_id, group
+from tests.unit.rpc.support import Asking, attempt_id, group, reporting
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.core.restart.lease import LeaseEntry
@@ -18,7 +18,6 @@ from torchft_x.core.types import State
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
-from torchft_x.rpc.supervisor.client import SupervisorClient
 
 ROOT = Path(__file__).parents[4]
 
@@ -104,7 +103,7 @@ def test_groups_go_on_with_the_same_quorum_members_and_growing_ids(tmp_path: Pat
 def test_who_died_in_the_same_moment_is_not_waited_for_until_its_lease_ends(tmp_path: Path) -> None:
     """The only carrier: without what was written down, its supervisor's word would name nobody (R9b, 121 s)."""
     with kept(tmp_path) as lh:
-        supervisor = SupervisorClient(lh.address, "0", "host", "boot")
+        supervisor = reporting(lh.address, "0")
         supervisor.started(0, "attempt-0")
         with group("0:a", lh.address, attempt_id=attempt_id(0, "attempt-0"), boot_id="elsewhere") as a:
             state = commit(a, State())
@@ -128,14 +127,12 @@ def test_a_signal_is_passed_on(tmp_path: Path) -> None:
 
 def test_a_local_job_takes_it_along(tmp_path: Path) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    with kept(tmp_path, **{env.LAUNCHER_PID: str(os.getpid())}) as lh:  # we are its parent: it goes on
+    with kept(tmp_path, "--launcher_pid", str(os.getpid())) as lh:  # we are its parent: it goes on
         lh.kill_server(1)
     launcher.kill()
     launcher.wait()
     command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, env.LAUNCHER_PID: str(launcher.pid)}, timeout=scaled(30), check=False
-    )
+    done = subprocess.run([*command, "--launcher_pid", str(launcher.pid)], cwd=ROOT, timeout=scaled(30), check=False)
     assert done.returncode == 0  # its launcher is gone
 
 
@@ -144,7 +141,7 @@ def test_the_jobs_verdict_is_the_exit_code_also_of_a_later_attempt(tmp_path: Pat
     run = ["--run_dir", str(tmp_path / "run")]
     with kept(tmp_path, *run, "--job_groups", "0,1") as lh:
         token = (tmp_path / "run" / "token").read_text().strip()
-        zero, one = (SupervisorClient(lh.address, g, "host", "boot", token) for g in "01")
+        zero, one = (reporting(lh.address, g, token) for g in "01")
         one.started(0, "attempt-1")
         zero.started(0, "attempt-0")
         zero.exited(0, "attempt-0", 0, "finished")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.rpc.support import reporting
 from tests.util import scaled, wait_for
 from torchft_x.env import TIME_SCALE
 from torchft_x.launch.process import process_tree
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[4]
 SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
 LAUNCHER = """if True:
     import os, subprocess, sys
-    subprocess.Popen(sys.argv[1:], env={**os.environ, "TORCHFT_X_LAUNCHER_PID": str(os.getpid())}).wait()
+    subprocess.Popen([*sys.argv[1:5], "--launcher_pid", str(os.getpid()), *sys.argv[5:]]).wait()
 """
 
 
@@ -42,7 +43,7 @@ class Job:
         self.lighthouse = self._start("lighthouse", [*words, "--run_dir", str(self.run_dir)])
         address = wait_for(self._address, 20.0, "the lighthouse")
         token = (self.run_dir / "token").read_text().strip()
-        self.group = SupervisorClient(address, "0", "host", "boot", token=token)
+        self.group = reporting(address, "0", token)
         self.group.started(0, "attempt")
 
     def finish(self, code: int = 0) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.rpc.support import Asking, group
+from tests.unit.rpc.support import Asking, group, reporting
 from tests.util import scaled, wait_for
 from torchft_x.net import parse_address
 from torchft_x.rpc.coordination import LighthouseClient
@@ -86,9 +86,10 @@ def test_the_advertised_host_wins(tmp_path: Path) -> None:
 
 def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
     with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
-        zero, one = (SupervisorClient(lh.address, g, "host", "boot") for g in "01")
+        zero, one = reporting(lh.address, "0"), SupervisorClient(lh.address, "1", "host", "boot")
         stops: list[tuple[int, str]] = []
         one.on_stop(lambda code, sentence: stops.append((code, sentence)))
+        one.start()
         one.started(0, "x")
         wait_for(
             lambda: repr(one).endswith(", up)"), what="the lighthouse to know group 1: who is not there can't be told"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.util import wait_for
-from torchft_x import env
 from torchft_x.launch.process import fence
 from torchft_x.launch.process.fence import superseded, watch_fence
 
@@ -28,8 +27,7 @@ def test_one_that_was_started_again_elsewhere_is_told(tmp_path: Path, monkeypatc
     reported: list[str] = []
     file = tmp_path / "newest"
     file.write_text("7_1-r0\n")
-    watch_fence({}, reported.append)
-    watch_fence({env.FENCE_FILE: str(file), env.FENCE: "7_1-r0"}, reported.append)
+    watch_fence(str(file), "7_1-r0", reported.append)
     assert reported == []
     file.write_text("9_1-r0\n")
     wait_for(lambda: reported, 10, "the older one to be told")

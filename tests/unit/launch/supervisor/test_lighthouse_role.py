@@ -38,7 +38,6 @@ def test_the_port_the_others_expect_unless_it_is_taken(
 
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.LIGHTHOUSES, "2")
     monkeypatch.setenv(env.TORCHX_JOB_ID, "local_cwd://torchx/ddp-1")
 
 

@@ -48,7 +48,7 @@ def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: 
     folder.mkdir()
     write_secret(tmp_path / "token")
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
-    locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2", **by_host(port)})
+    locator = Locator(tmp_path, None, by_host(port), 2)
     (folder / "1").write_text(f"http://127.0.0.1:{port}\n")
     assert locator.poll() is None
     assert f"no address in {folder}/0 yet" in locator.missing
@@ -75,7 +75,7 @@ def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path, p
     (tmp_path / "lighthouses").mkdir()
     for file in (tmp_path / "lighthouse", tmp_path / "lighthouses/0", tmp_path / "lighthouses/1"):
         file.write_text(f"http://127.0.0.1:{port}")
-    locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2"} if several else {})
+    locator = Locator(tmp_path, None, {}, 2 if several else 1)
     assert locator.poll().token == "secret"
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigError, match=f"{tmp_path} may be written by other users"):

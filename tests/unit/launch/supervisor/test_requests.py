@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x import env
 from torchft_x.launch.kubernetes.rules import pod
 from torchft_x.launch.supervisor import requests
 from torchft_x.launch.supervisor.requests import StopRequests, grace_is_over
@@ -38,9 +37,8 @@ def test_a_supervisor_that_sleeps_renews_a_file_by_which_a_probe_tells_it_from_a
 ) -> None:
     """S5: a frozen container was never started again."""
     file = tmp_path / "alive"
-    monkeypatch.setenv(env.ALIVE, str(file))
     monkeypatch.setattr(requests, "_LONGEST", 0.01)
-    stops = StopRequests()
+    stops = StopRequests(file)
     assert _probe(file) == "the supervisor is frozen, or has not begun"
     stops.wait(lambda: file.exists(), 60.0)  # a drained group sleeps so
     assert _probe(file) is None

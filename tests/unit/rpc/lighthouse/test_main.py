@@ -40,6 +40,8 @@ def test_the_flags_are_frozen() -> None:
         "--groups_file": None,
         "--job_min_replicas": 1,
         "--http_bind": None,
+        "--replaced_within": None,
+        "--last_words": None,
         "--attempt": 0,
         "--lease_owner": None,
         "--version": "==SUPPRESS==",
@@ -79,14 +81,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert [x for x in err.splitlines() if x.startswith("torchft_x lighthouse: ")] == [err.splitlines()[-1]]
 
 
-def test_what_a_scheduler_that_replaces_processes_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_scheduler_that_replaces_processes_changes() -> None:
     """Absence counts, also where the groups are in a file: nobody says there who has ended for good."""
     args = main.make_parser().parse_args(["--min_replicas", "1", "--job_groups", "0,1", "--groups_file", "/g.json"])
     once = main.read_settings(args)
     assert once.roster.kept
     assert once.roster.gone_grace < 10
     assert once.lighthouse.new_job
-    monkeypatch.setenv(env.REPLACED_WITHIN, "600")
+    args.replaced_within = 600.0
     replaced = main.read_settings(args)
     assert (replaced.roster.kept, replaced.roster.gone_grace, replaced.roster.arrive_timeout) == (False, 600, 600)
     assert not replaced.lighthouse.new_job  # it may be the second of its kind

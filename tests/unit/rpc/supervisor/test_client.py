@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.support import LOCAL, attempt_id, group, is_marked, known, lighthouse
+from tests.unit.rpc.support import LOCAL, attempt_id, group, is_marked, known, lighthouse, reporting
 from tests.util import scaled, wait_for
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -20,7 +20,7 @@ from torchft_x.rpc.supervisor.client import KEPT_EXITS, REFUSED_CODE, Supervisor
 def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
     first = LighthouseServer(LOCAL, 1)
     bind = first.address().removeprefix("http://")
-    supervisor = SupervisorClient(first.address(), "a", "host", "boot")
+    supervisor = reporting(first.address(), "a")
     wait_for(lambda: first.status()["announced"] == ["a"], what="the supervisor to be announced")
     first.shutdown()
     supervisor.started(0, "token")
@@ -58,6 +58,7 @@ def supervisor(
     stops: list[tuple] = []
     client.on_number(told.append)
     client.on_stop(lambda code, text: stops.append((code, text, threading.current_thread().name)))
+    client.start()
     try:
         yield client, told, stops
     finally:
@@ -113,7 +114,7 @@ def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own(options: di
 
 def test_nobody_at_the_address_blocks_nothing() -> None:
     begun = time.monotonic()
-    client = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot")
+    client = reporting("http://127.0.0.1:9", "a")
     client.started(0, "x")
     client.done(0, "finished")
     client.close(flush=0.1)
