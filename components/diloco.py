@@ -56,8 +56,7 @@ def diloco(
 ) -> specs.AppDef:
     """Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.
 
-    The script does it, as the default one shows; it finds the settings in TORCHFT_X_SYNC_STEPS, TORCHFT_X_NUM_FRAGMENTS,
-    TORCHFT_X_FRAGMENT_SYNC_DELAY, TORCHFT_X_QUANTIZE and TORCHFT_X_ISLANDS.
+    The script does it, as the default one shows; it finds the settings in TORCHFT_X_FAULT_TOLERANCE.
 
     Args:
         script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2

@@ -144,8 +144,7 @@ COMPONENTS = (
     Component(
         "diloco",
         "Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.",
-        "The script does it, as the default one shows; it finds the settings in TORCHFT_X_SYNC_STEPS, "
-        "TORCHFT_X_NUM_FRAGMENTS,\n    TORCHFT_X_FRAGMENT_SYNC_DELAY, TORCHFT_X_QUANTIZE and TORCHFT_X_ISLANDS.",
+        "The script does it, as the default one shows; it finds the settings in TORCHFT_X_FAULT_TOLERANCE.",
         "diloco_app",
         training("diloco", *SYNC, script="scripts/train_diloco.py"),
     ),

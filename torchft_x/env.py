@@ -52,14 +52,8 @@ ATTEMPT = "TORCHFT_X_ATTEMPT"  # from a supervisor to the programs of an attempt
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum and for a commit
 FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # folder for records of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
-LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # name of the variable with the first role's host
-LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # port on the host in LIGHTHOUSE_HOST_IN, the same for all roles of a job
-# The next five are DiLoCo's settings, from the component to the script.
-SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"
-NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"
-FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
-QUANTIZE = "TORCHFT_X_QUANTIZE"
-ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
+LIGHTHOUSE_AT = "TORCHFT_X_LIGHTHOUSE_AT"  # VARIABLE:PORT, where VARIABLE holds the host of the job's first role
+FAULT_TOLERANCE = "TORCHFT_X_FAULT_TOLERANCE"  # from a component to the script: keys of [fault_tolerance], as JSON
 # "0": nothing is collected from trainers that hang or die. "1": trainers also run torch's own worker server.
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"
 HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # for a supervisor: seconds without a step after which it restarts its group
@@ -149,6 +143,17 @@ def read_seconds(name: str, default: float | None = None, environ: Mapping[str, 
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"{name}={value!r} is not a positive number of seconds; set it to one or unset it.")
     return seconds
+
+
+def read_lighthouse_at(environ: Mapping[str, str] | None = None) -> tuple[str, int] | None:
+    """Return the variable with the host of the job's own lighthouse, and its port; None if the scheduler names none."""
+    value = read(LIGHTHOUSE_AT, None, environ)
+    if value is None:
+        return None
+    variable, _, port = value.rpartition(":")
+    if not variable or not port.isdecimal():
+        raise ConfigError(f"{LIGHTHOUSE_AT}={value!r} is no VARIABLE:PORT; set it to one or unset it.")
+    return variable, int(port)
 
 
 def read_share(name: str, default: float, environ: Mapping[str, str] | None = None) -> float:

@@ -18,6 +18,7 @@ import argparse
 import dataclasses
 import difflib
 import importlib
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -222,25 +223,23 @@ def _check_use(ft: FaultTolerance, flags: Mapping[str, str], apart: bool) -> Non
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the settings that the `diloco` component and the launcher put into the environment.
+    """Return the settings that the `diloco` component puts into the environment.
 
-    Raises `ConfigError` if a variable is not a number.
+    Raises `ConfigError` if the variable is no JSON object, or has an unknown key.
     """
-    found: dict[str, Any] = {}
-    for key, name in (
-        ("sync_steps", env.SYNC_STEPS),
-        ("num_fragments", env.NUM_FRAGMENTS),
-        ("fragment_sync_delay", env.FRAGMENT_SYNC_DELAY),
-    ):
-        value = env.read_int(name, None, environ)
-        if value is not None:
-            found[key] = value
-    quantize = env.read(env.QUANTIZE, "none", environ)
-    if quantize != "none":
-        found["should_quantize"] = quantize
-    if env.read(env.ISLANDS, None, environ) == "1":
-        found["rank0_synchronization_only"] = True
+    text = env.read(env.FAULT_TOLERANCE, "{}", environ) or ""
+    try:
+        found = dict(json.loads(text))
+    except (ValueError, TypeError):
+        raise ConfigError(f'{env.FAULT_TOLERANCE}={text!r} is no JSON object such as {{"sync_steps": 10}}.') from None
+    _check_keys(found, env.FAULT_TOLERANCE)
     return found
+
+
+def _check_keys(table: Mapping[str, Any], where: str) -> None:
+    for key in table:
+        if key not in KEYS:
+            raise ConfigError(f"{where} has an unknown key {key}; {_nearest(key, KEYS)}")
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -293,9 +292,7 @@ def resolve(
 
     Raises `ConfigError` for an unknown key, a wrong value, and a group number or count that the launcher contradicts.
     """
-    for key in table:
-        if key not in KEYS:
-            raise ConfigError(f"[{SECTION}] has an unknown key {key}; {_nearest(key, KEYS)}")
+    _check_keys(table, f"[{SECTION}]")
     values = {**from_environment(environ), **table, **flags}
     group = env.read(env.REPLICA_GROUP_ID, None, environ)
     if group is not None and "replica_id" in values and str(values["replica_id"]) != group:

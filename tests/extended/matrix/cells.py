@@ -16,7 +16,7 @@ from tests.util import scaled
 
 GROUPS = 2
 JOB = Path(__file__).with_name("job.py")
-DILOCO = {"TORCHFT_X_SYNC_STEPS": "7", "TORCHFT_X_NUM_FRAGMENTS": "1", "TORCHFT_X_QUANTIZE": "none"}
+DILOCO = {"sync_steps": 7, "num_fragments": 1, "fragment_sync_delay": 0}
 KUBERNETES = "1.37"  # version whose schemas validate the pods
 
 

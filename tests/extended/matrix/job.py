@@ -26,7 +26,7 @@ def main() -> None:
         "token": bool(token),
         "asked": sorted(lighthouse_status(parse_address(address), token, _TIMEOUT)),
         "python": sys.executable,
-        "diloco": {k: v for k, v in os.environ.items() if k in (env.SYNC_STEPS, env.NUM_FRAGMENTS, env.QUANTIZE)},
+        "diloco": json.loads(env.read(env.FAULT_TOLERANCE, "{}")),
     }
     name = f"{os.environ[env.REPLICA_GROUP_ID]}-{os.environ[env.RANK]}.json"
     Path(sys.argv[1], name).write_text(json.dumps(seen))

@@ -53,7 +53,12 @@ def script(
             "image": image,
             "entrypoint": command[0],
             "args": command[1:],
-            "env": {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "${rank0_env}", "KIND": kind, "ID": "${replica_id}", **(env or {})},
+            "env": {
+                "TORCHFT_X_LIGHTHOUSE_AT": "${rank0_env}:30123",
+                "KIND": kind,
+                "ID": "${replica_id}",
+                **(env or {}),
+            },
             "num_replicas": replicas,
             "resource": specs.Resource(cpu=2, gpu=gpu if kind == "trainer" else 0, memMB=100),
             "max_retries": 3,

@@ -47,5 +47,5 @@ def test_containers_that_share_nothing_find_each_other(line: str) -> None:
     (token,) = {c["env"][env.TOKEN] for c in asked.values()}
     assert len(token) > 30
     trainer = asked["trainer-0"]["env"]
-    assert trainer[trainer[env.LIGHTHOUSE_HOST_IN]].endswith("-lighthouse-0")
+    assert trainer[trainer[env.LIGHTHOUSE_AT].partition(":")[0]].endswith("-lighthouse-0")
     assert ask("--image", "img:1", line=line)["trainer-0"]["env"][env.TOKEN] != token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,8 @@ def test_the_keys_are_torchtitans_and_the_missions() -> None:
 
 
 def test_flags_beat_the_file_and_the_file_beats_the_environment(tmp_path: Path) -> None:
-    environ = {"TORCHFT_X_SYNC_STEPS": "50", "TORCHFT_X_FRAGMENT_SYNC_DELAY": "1", "TORCHFT_X_QUANTIZE": "int8"}
+    own = {"sync_steps": 50, "fragment_sync_delay": 1, "should_quantize": "int8"}
+    environ = {"TORCHFT_X_FAULT_TOLERANCE": json.dumps(own)}
     found = settings(FRAGMENTS, tmp_path, "--fault_tolerance.num-fragments", "5", environ=environ)
     assert (found.sync_steps, found.num_fragments, found.fragment_sync_delay) == (10, 5, 1)
     assert found.should_quantize == "int8"
@@ -65,7 +67,12 @@ def test_flags_beat_the_file_and_the_file_beats_the_environment(tmp_path: Path) 
     found = settings("", tmp_path, *flags)
     assert (found.enable, found.replica_id, found.group_size) == (True, 1, 2)
     assert settings(FRAGMENTS, tmp_path, environ={"REPLICA_GROUP_ID": "3", "NUM_REPLICA_GROUPS": "4"}).replica_id == 3
-    assert settings("", tmp_path, environ={"TORCHFT_X_ISLANDS": "1"}).rank0_synchronization_only
+    for text, sentence in (
+        ("[7]", "is no JSON object"),
+        ('{"sync": 1}', "TORCHFT_X_FAULT_TOLERANCE has an unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            settings("", tmp_path, environ={"TORCHFT_X_FAULT_TOLERANCE": text})
     named = settings("", tmp_path, "--fault_tolerance.module_fqns_per_model_fragment=a,b;c")
     assert named.module_fqns_per_model_fragment == (("a", "b"), ("c",))
 

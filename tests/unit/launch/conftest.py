@@ -13,7 +13,7 @@ OF_A_JOB = (
     env.TOKEN,
     env.TOKEN_FILE,
     env.LIGHTHOUSE,
-    env.LIGHTHOUSE_PORT,
+    env.LIGHTHOUSE_AT,
     env.ADVERTISE_HOST,
     env.RUN_DIR,
     env.TORCHX_JOB_ID,

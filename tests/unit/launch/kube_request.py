@@ -56,7 +56,11 @@ def make_app(
     lighthouses: int = 1,
 ) -> specs.AppDef:
     own = "lighthouse" in kinds and "trainer" in kinds
-    variables = {env.RUN_DIR: run_dir, **({env.LIGHTHOUSE_HOST_IN: "${rank0_env}"} if own else {}), **(variables or {})}
+    variables = {
+        env.RUN_DIR: run_dir,
+        **({env.LIGHTHOUSE_AT: "${rank0_env}:30123"} if own else {}),
+        **(variables or {}),
+    }
     common = ["-m", "torchft_x"]
     run = ["--run_dir", run_dir]
     script = ["--", "train.py", "--run_dir", "the script's own"]
@@ -66,7 +70,6 @@ def make_app(
         "sidecar": [*common, "accompany", "--name", "evaluator", *run, "--", "evaluate.py"],
     }
     if own:
-        variables[env.LIGHTHOUSE_PORT] = "30123"
         args["lighthouse"] += ["--job_groups", ",".join(str(g) for g in range(groups))]
         args["lighthouse"] += ["--index", "${replica_id}"] if lighthouses > 1 else []
     elif "lighthouse" in kinds:

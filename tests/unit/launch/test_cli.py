@@ -100,14 +100,14 @@ def test_the_token_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_the_role_adds_what_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHFT_X_LIGHTHOUSE_PORT", raising=False)
+    monkeypatch.delenv("TORCHFT_X_LIGHTHOUSE_AT", raising=False)
     token = ["--token_file", str(tmp_path / "token")]
     address = ["--address_file", str(tmp_path / "lighthouse")]
     state = ["--state_file", str(tmp_path / "lighthouse.state")]
     host = ["--advertise_host", "127.0.0.1"]
     assert complete([], tmp_path, local=True) == ["--bind", "[::]:0", *token, *address, *state, *host]
     assert complete([], tmp_path, local=False) == ["--bind", "[::]:29510", *token, *address, *state]
-    monkeypatch.setenv("TORCHFT_X_LIGHTHOUSE_PORT", "30001")
+    monkeypatch.setenv("TORCHFT_X_LIGHTHOUSE_AT", "HOST:30001")
     assert complete([], tmp_path, local=False)[:2] == ["--bind", "[::]:30001"]
     bind = ["--bind", "[::]:1"]
     given = [*bind, "--token_file", "t", "--state_file", "s", "--address_file", "a", "--advertise_host", "h"]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.launch.lines import FILES, NAMES, ROOT, TRAINING
 from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.train.fault_tolerance import from_environment
 
 
 def maker() -> ModuleType:
@@ -100,15 +101,15 @@ def test_titan_runs_torchtitan_under_torchfts_name(monkeypatch: pytest.MonkeyPat
 
 def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     diloco = component("diloco", monkeypatch, tmp_path)
-    env = {"TORCHFT_X_QUANTIZE": "int4"}
-    _, trainer = diloco(script="train.py", sync_steps=20, num_fragments=2, fragment_sync_delay=3, env=env).roles
-    names = ("SYNC_STEPS", "NUM_FRAGMENTS", "FRAGMENT_SYNC_DELAY", "QUANTIZE")
-    assert [trainer.env[f"TORCHFT_X_{n}"] for n in names] == ["20", "2", "3", "int4"]
-    assert "TORCHFT_X_ISLANDS" not in trainer.env
+    _, trainer = diloco(script="train.py", sync_steps=20, num_fragments=2, fragment_sync_delay=3, quantize="int4").roles
+    settings = {"sync_steps": 20, "num_fragments": 2, "fragment_sync_delay": 3, "should_quantize": "int4"}
+    assert from_environment(trainer.env) == settings
+    _, trainer = diloco(script="train.py", env={"TORCHFT_X_FAULT_TOLERANCE": "{}"}).roles
+    assert from_environment(trainer.env) == {}
     with pytest.raises(SystemExit, match=r"torchft_x: --num_fragments is 3"):
         diloco(script="train.py", num_fragments=3)
     _, trainer = diloco(script="train.py", replicas=3, islands="1,2,3").roles
-    assert (trainer.num_replicas, trainer.env["TORCHFT_X_ISLANDS"]) == (3, "1")
+    assert (trainer.num_replicas, from_environment(trainer.env)["rank0_synchronization_only"]) == (3, True)
     assert trainer.args[trainer.args.index("--workers") + 1] == "1,2,3"
 
 

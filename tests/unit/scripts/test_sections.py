@@ -19,7 +19,7 @@ PRIMUS = ["--training.steps=1000", *LINE, "--training.mock_data=True"]
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_X_SYNC_STEPS"):
+    for name in ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_X_FAULT_TOLERANCE"):
         monkeypatch.setenv(name, "")  # so that what a script sets is undone
         monkeypatch.delenv(name)
 

@@ -171,13 +171,10 @@ def _expected(case: Case) -> tuple[str | None, str]:
     by_file = None if case.run_dir is None else _address_in(case.run_dir)
     if by_file is not None:
         return by_file, f"{case.run_dir}/lighthouse"
-    host_in, port = (
-        env.read(env.LIGHTHOUSE_HOST_IN, None, case.environ),
-        env.read(env.LIGHTHOUSE_PORT, "", case.environ),
-    )
+    host_in, port = env.read_lighthouse_at(case.environ) or ("", 0)
     host = first_host(env.read(host_in, "", case.environ) or "") if host_in else ""
     if host and not env.is_local_job(case.environ):
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", str(host_in)
+        return net.Address(host, port).target, host_in
     return None, ""
 
 

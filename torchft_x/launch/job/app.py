@@ -174,8 +174,7 @@ def _env(job: FtJob) -> dict[str, str]:
     if job.lighthouse:
         out[env.LIGHTHOUSE] = ",".join(job.lighthouse)
     else:
-        out[env.LIGHTHOUSE_HOST_IN] = "${rank0_env}"
-        out[env.LIGHTHOUSE_PORT] = str(job.lighthouse_port)
+        out[env.LIGHTHOUSE_AT] = f"${{rank0_env}}:{job.lighthouse_port}"
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -275,15 +276,15 @@ class DilocoSettings:
             )
 
     def variables(self) -> dict[str, str]:
-        """Return the settings as environment variables for the script, whose own flags override them."""
-        islands = {environment.ISLANDS: "1"} if self.islands else {}
-        return {
-            environment.SYNC_STEPS: str(self.sync_steps),
-            environment.NUM_FRAGMENTS: str(self.num_fragments),
-            environment.FRAGMENT_SYNC_DELAY: str(self.fragment_sync_delay),
-            environment.QUANTIZE: self.quantize,
-            **islands,
+        """Return the variable with the settings for the script, whose own flags override them (train/fault_tolerance.py)."""
+        section: dict[str, Any] = {
+            "sync_steps": self.sync_steps,
+            "num_fragments": self.num_fragments,
+            "fragment_sync_delay": self.fragment_sync_delay,
         }
+        section |= {"should_quantize": self.quantize} if self.quantize != "none" else {}
+        section |= {"rank0_synchronization_only": True} if self.islands else {}
+        return {environment.FAULT_TOLERANCE: json.dumps(section)}
 
 
 def check_common(name: str, run_dir: str, log_level: str, log_format: str) -> None:

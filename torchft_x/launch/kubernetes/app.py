@@ -149,7 +149,7 @@ def _ports(role: Role, command: Sequence[str], environ: dict[str, str]) -> tuple
         return tuple(role.port_map.values())
     if role.ft.kind != LIGHTHOUSE:
         return ()
-    text = environ.get(env.LIGHTHOUSE_PORT, str(_PORT))
+    text = environ.get(env.LIGHTHOUSE_AT, f":{_PORT}").rpartition(":")[2]
     if "--bind" in command:
         text = command[command.index("--bind") + 1].rpartition(":")[2]
     if not text.isdigit() or not 0 < int(text) < 65536 - pod.PAGE_BESIDE:

@@ -200,7 +200,7 @@ def _keep_run_dir(task: dict[str, Any]) -> None:
 
 def _open_port(task: dict[str, Any]) -> None:
     words, container = _container(task).command, _container(task)
-    port = _value(task, env.LIGHTHOUSE_PORT)
+    port = (_value(task, env.LIGHTHOUSE_AT) or "").rpartition(":")[2]
     if "--bind" in words:
         port = words[words.index("--bind") + 1].rpartition(":")[2]
     ports = list(container.ports or [])

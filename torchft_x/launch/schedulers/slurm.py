@@ -13,6 +13,7 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.command import set_option
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 _LIGHTHOUSE = "lighthouse-"  # prefix of a lighthouse's key in the request, before its number
@@ -35,7 +36,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
         _check_script(role.args, job_dir)
     for replica in replicas:
         _let_others_live(replica)
-        _find_by_file(replica.env)
+        _find_by_file(replica, role.ft.kind)
         _pass_environment(replica)
     if role.ft.kind == "trainer" and role.ft.own_lighthouse:
         _check_lighthouses(role.ft.lighthouses, len(replicas))
@@ -107,10 +108,10 @@ def _let_others_live(replica: Any) -> None:
         replica.srun_opts["cpus-per-task"] = replica.sbatch_opts["cpus-per-task"]
 
 
-def _find_by_file(environ: dict[str, str]) -> None:
+def _find_by_file(replica: Any, kind: str) -> None:
     """Let the lighthouse take a free port, and the others find it by its file: a fixed port may be another job's."""
-    if environ.pop(env.LIGHTHOUSE_HOST_IN, None) is not None:
-        environ[env.LIGHTHOUSE_PORT] = "0"
+    if replica.env.pop(env.LIGHTHOUSE_AT, None) is not None and kind == "lighthouse":
+        set_option(replica.args, "--bind", "[::]:0")
 
 
 def _pass_environment(replica: Any) -> None:

@@ -175,8 +175,7 @@ def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) 
     The watcher and the batch script restart its processes, and the batch script sets the number of groups.
     """
     command = list(command)
-    for name in (env.LIGHTHOUSE_HOST_IN, env.LIGHTHOUSE_PORT):
-        environ.pop(name, None)  # the lighthouse's address is in the run directory, which all nodes share
+    environ.pop(env.LIGHTHOUSE_AT, None)  # the lighthouse's address is in the run directory, which all nodes share
     drop_option(command, "--lighthouses")
     if env.RUN_DIR in environ:
         environ[env.RUN_DIR] = run_dir

@@ -96,7 +96,8 @@ def _job() -> str:
 
 def _port() -> int:
     """Return the port that the other roles expect, or 0 (any port) if that one is taken on this host."""
-    port = env.read_int(env.LIGHTHOUSE_PORT, _PORT) or 0
+    at = env.read_lighthouse_at()
+    port = _PORT if at is None else at[1]
     if port == 0 or _is_free(port):
         return port
     log_lines.write(

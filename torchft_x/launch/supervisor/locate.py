@@ -45,7 +45,7 @@ class Locator:
     """Search for the lighthouse. Each call of `poll` is one attempt, and waits no longer than one connect to each address.
 
     With `given` no other address is tried. Without it the address file in `run_dir` is tried, then the host in the variable
-    named by TORCHFT_X_LIGHTHOUSE_HOST_IN. If the job has `several` lighthouses, only their address files are tried, because
+    named by TORCHFT_X_LIGHTHOUSE_AT. If the job has `several` lighthouses, only their address files are tried, because
     the scheduler names one host only. The token comes from the environment, else from `run_dir`.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
@@ -59,14 +59,13 @@ class Locator:
             self._files = [folder_of_several(run_dir) / str(index) for index in range(several)]
         self._token_file = None if run_dir is None else run_dir / "token"
         self._given: tuple[Address, ...] = ()  # empty: search by the run directory and the scheduler
-        self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)
         self._tried: list[str] = []  # failures of the last call of `poll`, a clause each
-        # Name of the variable with the host. None for a local job, which shares its host's ports with other jobs.
-        self._host_in = None if env.is_local_job(environ) else env.read(env.LIGHTHOUSE_HOST_IN, None, environ)
+        # Variable with the host, and port. None for a local job, which shares its host's ports with other jobs.
+        self._at = None if env.is_local_job(environ) else env.read_lighthouse_at(environ)
         if given is not None:
             self._given = parse_addresses(given, what=env.LIGHTHOUSE)
             check_any_resolvable(self._given, what=env.LIGHTHOUSE)
-        elif run_dir is None and (self._host_in is None or self._port is None):
+        elif run_dir is None and self._at is None:
             raise ConfigError(
                 f"No lighthouse: set {env.LIGHTHOUSE} to its address, or --run_dir to a shared directory."
             )
@@ -128,19 +127,20 @@ class Locator:
         return dataclasses.replace(self._with_token(address), address_file=str(self._file.absolute()))
 
     def _by_host(self) -> FoundLighthouse | None:
-        if self._host_in is None or self._port is None:
+        if self._at is None:
             return None
-        host = first_host(env.read(self._host_in, "", self._environ) or "")
+        host_in, port = self._at
+        host = first_host(env.read(host_in, "", self._environ) or "")
         if not host:
-            self._tried.append(f"no host in the variable {self._host_in}")
+            self._tried.append(f"no host in the variable {host_in}")
             return None
-        address = Address(host, self._port)
+        address = Address(host, port)
         # A job's own lighthouse has a token. Without one, only another job's lighthouse could answer.
         if not self._has_token():
             where = f"{env.TOKEN}, {env.TOKEN_FILE}" + (f" or {self._token_file}" if self._token_file else "")
-            self._tried.append(f"{address.url} by {self._host_in}: no token for it in {where}")
+            self._tried.append(f"{address.url} by {host_in}: no token for it in {where}")
             return None
-        found = self._answers(address, f" by {self._host_in}")
+        found = self._answers(address, f" by {host_in}")
         return self._with_token(address) if found else None
 
     def _has_token(self) -> bool:

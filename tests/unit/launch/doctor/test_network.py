@@ -73,11 +73,11 @@ def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
 def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
     with lighthouse() as lh:
         port = lh.address().rpartition(":")[2]
-        pod = {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "VC_L_0_HOSTS", "TORCHFT_X_LIGHTHOUSE_PORT": port}
+        pod = {"TORCHFT_X_LIGHTHOUSE_AT": f"VC_L_0_HOSTS:{port}"}
         check(poll(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod), "ok", f"http://127.0.0.1:{port}")
         local = poll(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
         assert "None is expected" in local.text
-    assert "no valid port" in poll(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
+    assert "is no VARIABLE:PORT" in poll(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_AT="VC_L_0_HOSTS").text
 
 
 def test_each_of_a_list_is_looked_at_and_a_standby_is_well() -> None:

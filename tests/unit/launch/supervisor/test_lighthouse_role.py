@@ -27,7 +27,7 @@ def test_the_port_the_others_expect_unless_it_is_taken(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
-        monkeypatch.setenv(env.LIGHTHOUSE_PORT, str(port))
+        monkeypatch.setenv(env.LIGHTHOUSE_AT, f"HOST:{port}")
         assert bind(tmp_path, local=False) == "[::]:0"
         (line,) = capsys.readouterr().err.splitlines()
         assert f"port {port} is taken" in line

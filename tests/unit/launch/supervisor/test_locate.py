@@ -23,7 +23,7 @@ def dead() -> int:
 
 def by_host(port: int, host: str = "127.0.0.1", **more: str) -> dict[str, str]:
     """The environment of a role whose scheduler names the lighthouse's host."""
-    return {env.LIGHTHOUSE_HOST_IN: "VC_LIGHTHOUSE_0_HOSTS", env.LIGHTHOUSE_PORT: str(port), **more} | (
+    return {env.LIGHTHOUSE_AT: f"VC_LIGHTHOUSE_0_HOSTS:{port}", **more} | (
         {"VC_LIGHTHOUSE_0_HOSTS": host} if host else {}
     )
 
@@ -108,9 +108,11 @@ def test_a_wrong_address_fails_at_once_and_names_the_variable(address: str) -> N
     assert address.split(",")[-1] in str(caught.value)
 
 
-@pytest.mark.parametrize("environ", [{}, {env.LIGHTHOUSE_HOST_IN: "HOST"}])  # without a port
-def test_nothing_to_go_by(environ: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="--run_dir"):
+@pytest.mark.parametrize(
+    ("environ", "sentence"), [({}, "--run_dir"), ({env.LIGHTHOUSE_AT: "HOST"}, "'HOST' is no VARIABLE:PORT")]
+)
+def test_nothing_to_go_by(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
         Locator(None, None, environ)
 
 
