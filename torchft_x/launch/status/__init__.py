@@ -2,7 +2,6 @@
 
 * `commands`: the command lines.
 * `find`: finds the run, its lighthouse, and its end if it is over.
-* `from_page`: reads the overview over HTTP, if the page can be reached from here.
 * `last_known`: reads the run directory while nobody serves.
 * `lines`: formats the overview as lines of text. `live`: refreshes it in a terminal, with rich.
 """

@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.status.find import NobodyServesError, Run, find
-from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
 _WAITS = 10  # largest number of waiting pods that are printed
@@ -94,9 +93,6 @@ def _look(run: Run) -> dict[str, Any]:
     if run.remote is not None:
         return run.remote.overview()
     assert run.lighthouse is not None
-    shown = from_page(run.run_dir, run.lighthouse, _TIMEOUT) if run.run_dir is not None else None
-    if shown is not None:  # HTTP avoids the import of grpc, which takes longer than all the rest
-        return shown
     from torchft_x.rpc.status_query import lighthouse_overview
 
     why = f"No lighthouse of {run.what} answers."

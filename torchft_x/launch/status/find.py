@@ -18,12 +18,11 @@ from torchft_x.errors import AddressError, ConfigError, UnreachableError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.net import Address, parse_addresses
 from torchft_x.observe.events import last_event
+from torchft_x.observe.run_dirs import RUNS, newest_run
 
 if TYPE_CHECKING:
     from torchft_x.launch.kubernetes.remote import Remote
 
-RUNS = "runs"
-"""Folder in which components create a run directory if none is named."""
 _OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
 _CONNECT = 1.0  # seconds for a connect to one address
 
@@ -90,17 +89,10 @@ def _of_cluster(handle: str, token_file: str | None) -> Run:
 def _usual() -> Path:
     """Return the run directory of the job that this process belongs to, else the newest below runs/."""
     inside = env.read(env.RUN_DIR)
-    if inside is not None:
-        return Path(inside)
-    try:
-        known = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(RUNS) if entry.is_dir()]
-    except OSError:
-        known = []
-    if not known:
-        raise ConfigError(
-            f"There is no run below {Path(RUNS).absolute()}: name a run directory, or a lighthouse's address."
-        )
-    return Path(max(known)[1])
+    found = newest_run() if inside is None else Path(inside)
+    if found is None:
+        raise ConfigError(f"There is no run below {RUNS.absolute()}: name a run directory, or a lighthouse's address.")
+    return found
 
 
 def _is_address(given: str) -> bool:

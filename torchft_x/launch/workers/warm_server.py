@@ -23,7 +23,6 @@ if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # our own folder, whose modules would shadow others of the same name
 
 import contextlib
-import ctypes
 import gc
 import importlib.util
 import json
@@ -41,8 +40,6 @@ from torchft_x.launch.workers import warm_rules, warm_worker
 from torchft_x.launch.workers.warm_worker import Worker
 
 _ADOPTED = 5.0  # seconds within which the supervisor must have adopted a forked process
-_HUGE_PAGE = 2 << 20  # bytes
-_MADV_COLLAPSE = 25
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # prefixes of files open while a driver is in use
 
 
@@ -114,22 +111,6 @@ def resident() -> int:
     return (int(pages) - int(shared)) * os.sysconf("SC_PAGESIZE")
 
 
-def collapse() -> None:
-    """Move this process's memory into huge pages. A fork copies an entry for each page, so it takes a fifth of the time.
-
-    If the kernel can't (before 6.1) or may not, nothing changes. A child that writes to a page gets a small copy.
-    """
-    libc = ctypes.CDLL(None)
-    with open("/proc/self/maps") as f:
-        regions = [line.split() for line in f.readlines()]
-    for bounds, access, _, _, inode, *name in regions:
-        if access != "rw-p" or inode != "0" or name not in ([], ["[heap]"]):
-            continue
-        begin, end = (int(bound, 16) for bound in bounds.split("-"))
-        for at in range(-(-begin // _HUGE_PAGE) * _HUGE_PAGE, end - _HUGE_PAGE + 1, _HUGE_PAGE):
-            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(_HUGE_PAGE), _MADV_COLLAPSE)
-
-
 class Parent:
     """Warm parent process: imports, and forks at the supervisor's requests, until the supervisor ends."""
 
@@ -176,7 +157,7 @@ class Parent:
         self._duration += time.monotonic() - began
 
     def _tidy(self) -> None:
-        """Collect the imports' garbage and make forks cheap. It is too slow to do while a first attempt waits.
+        """Collect the imports' garbage. It is too slow to do while a first attempt waits.
 
         The collection also tells the garbage collector how many objects there are. Otherwise it would scan a child's own
         objects far more often.
@@ -184,7 +165,6 @@ class Parent:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        collapse()
 
     def _tell_ready(self, **words: object) -> None:
         self._check()

@@ -35,7 +35,7 @@ def test_the_newest_run_by_default(tmp_path: Path, port: int, monkeypatch: pytes
         find(None)
     for age, name in ((50, "older"), (10, "newer")):
         a_run(tmp_path / "runs" / name, port)
-        os.utime(tmp_path / "runs" / name, (1e9 - age, 1e9 - age))
+        os.utime(tmp_path / "runs" / name / "events" / "lighthouse-7.jsonl", (1e9 - age, 1e9 - age))
     found = find(None).run_dir
     assert found.name == "newer"
     monkeypatch.setenv(env.RUN_DIR, str(tmp_path / "runs" / "older"))  # inside of a job
