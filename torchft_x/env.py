@@ -156,20 +156,6 @@ def read_lighthouse_at(environ: Mapping[str, str] | None = None) -> tuple[str, i
     return variable, int(port)
 
 
-def read_share(name: str, default: float, environ: Mapping[str, str] | None = None) -> float:
-    """Return the share, from 0 to 1, in a variable, or `default`. Raise `ConfigError` for any other value."""
-    value = read(name, None, environ)
-    if value is None:
-        return default
-    try:
-        share = float(value)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ConfigError(f"{name}={value!r} is not a number from 0 to 1; set it to one or unset it.")
-    return share
-
-
 @dataclass(frozen=True, kw_only=True)
 class AttemptFacts:
     """Facts that a supervisor passes to the programs of an attempt."""

@@ -41,12 +41,12 @@ def _parser() -> argparse.ArgumentParser:
         "--workers", default="1", help="processes of this group, on all its nodes; or, with commas, of each group"
     )
     parser.add_argument(
-        "--hang_timeout", type=float, default=None, metavar="SECONDS",
+        "--hang_timeout", type=float, default=env.read(env.HANG_TIMEOUT), metavar="SECONDS",
         help="end an attempt that takes no step for so long, whatever it does; by default what provably stands still "
         f"is ended, after about 20 s ({env.HANG_TIMEOUT})",
     )  # fmt: skip
     parser.add_argument(
-        "--memory", type=float, default=None, metavar="SHARE",
+        "--memory", type=float, default=env.read(env.MEMORY) or MEMORY, metavar="SHARE",
         help="part of this host's memory for copies of the state, from which the job goes on when all its workers were killed; "
         f"by default {MEMORY:g}; 0: none ({env.MEMORY})",
     )  # fmt: skip
@@ -90,8 +90,8 @@ def supervise(argv: list[str]) -> int:
             local=local,
             own_gpus=args.own_gpus,
             notice=_notice(local),
-            memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, MEMORY),
-            hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
+            memory=args.memory,
+            hang_timeout=args.hang_timeout,
         )
     except TorchftXError as e:
         log_lines.write(f"torchft_x supervise: {e}", sys.stderr)

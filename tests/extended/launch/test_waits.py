@@ -17,7 +17,7 @@ from tests.process.launch.test_strangers import SCRIPT, Payload, below, wait_unt
 from tests.util import listeners, wait_for
 from torchft_x.launch.keeper.commands import main as command
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.lighthouse import RULES
+from torchft_x.launch.process.restarts import LIGHTHOUSE_RULES
 from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -50,7 +50,7 @@ def test_a_lone_node_says_for_what_it_waits(tmp_path: Path) -> None:
 def test_who_has_lost_the_lease_stands_by_and_that_is_no_fault_of_it(tmp_path: Path) -> None:
     with kept(tmp_path, "--lease_dir", str(tmp_path)) as lh:
         register = open_lease(tmp_path / "lease")
-        for attempt in range(1, RULES.loop + 2):
+        for attempt in range(1, LIGHTHOUSE_RULES.loop + 2):
             taken = taken_from_it(register)
             wait_for(lambda n=attempt: lh.said().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
             assert register.swap(taken, replace(taken, owner=""))

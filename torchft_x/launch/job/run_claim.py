@@ -203,8 +203,7 @@ def read(path: Path) -> Entry | None:
     try:
         with path.open(encoding="utf-8") as f:
             said = json.loads(f.read(_LIMIT))
-        told = said["scope" if "scope" in said else "place"]  # "place": of an older release's job, which may run
-        scope = PidScope(*(str(told[name]) for name in ("host", "boot", "pids")))
+        scope = PidScope(*(str(said["scope"][name]) for name in ("host", "boot", "pids")))
         return Entry(
             job=str(said["job"]),
             scope=scope,

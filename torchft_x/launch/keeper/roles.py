@@ -34,9 +34,8 @@ class RoleProcess:
         self._plan = plan
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
         self._attempts = folder(plan.run_dir) / "attempts" / f"{replica.role.name}-{replica.number}"
-        self._before = 0  # restarts reported by earlier processes of this replica
-        self._reported: attempts_file.AttemptsReport | None = None  # newest report of the present process
-        self._attempts_before = ""  # newest `AttemptsReport.runs` from an earlier process of this replica
+        self._attempts.unlink(missing_ok=True)  # of an earlier replica of that number
+        self._report = attempts_file.AttemptsReport()
         self.pid: int | None = None  # None while no process runs
         self._known: Pid | None = None  # pid and start time; None while no process runs
         self.pidfd: int | None = None  # readable when the process ends
@@ -55,8 +54,6 @@ class RoleProcess:
             set_option(words, "--attempts_file", str(self._attempts))
             if option(words, "--no_restart_code") is None:  # any other code: an end from outside, not reported
                 set_option(words, "--no_restart_code", "1")
-        if self._attempts_before:  # processes of that attempt were killed when its supervisor ended
-            set_option(words, "--attempts_before", self._attempts_before)
         return [*words, *self._extra]
 
     @property
@@ -65,18 +62,12 @@ class RoleProcess:
 
     def start(self, now: float, groups: int) -> None:
         """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
-        if self._reported is not None:  # None: it was killed before its first attempt, `_attempts_before` still holds
-            self._attempts_before = self._reported.after(self._attempts_before)
         command = self.command(groups)
         environ = self._environment()
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
         ours = bool(self.replica.role.kind)  # ends by itself when the keeper is gone; other programs are killed
         shim = [] if ours else [sys.executable, "-S", SHIM, "server", str(os.getpid())]
-        if self._reported is not None:
-            self._before += self._reported.restarts
-            self._attempts.unlink(missing_ok=True)
-            self._reported = None
         process = subprocess.Popen(
             [*shim, *command],
             env=environ,
@@ -109,15 +100,12 @@ class RoleProcess:
         if self.pid is not None and self._kill_at is not None and now > self._kill_at:
             process_tree.send([self.pid], signal.SIGKILL)
 
-    def poll(self) -> bool:
-        """Read the supervisor's attempts file, and return whether it has changed."""
-        told = attempts_file.read(self._attempts)
-        changed = told != self._reported
-        self._reported = told
-        return changed
+    def poll(self) -> None:
+        """Read the supervisor's attempts file."""
+        self._report = attempts_file.read(self._attempts)
 
     def record(self, groups: int) -> ReplicaRecord:
-        replica, told = self.replica, self._reported
+        replica = self.replica
         return ReplicaRecord(
             id=replica.number,
             state=replica.state,
@@ -126,8 +114,8 @@ class RoleProcess:
             node=replica.node,
             process=self._known,
             starts=replica.starts,
-            restarts=self._before + (told.restarts if told else 0),
-            last_exit=replica.last_exit or (told.reason if told else ""),
+            restarts=self._report.restarts,
+            last_exit=replica.last_exit or self._report.reason,
             code=replica.code,
         )
 

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 
 from torchft_x.launch.keeper.plan import RolePlan
 from torchft_x.launch.process.process_tree import signal_name
-from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy, RestartRules
+from torchft_x.launch.process.restarts import (
+    LIGHTHOUSE_RULES,
+    OWN_FAULTS,
+    AttemptEnd,
+    GiveUp,
+    RestartPolicy,
+    RestartRules,
+)
 
-LIGHTHOUSE_RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
-"""Rules for a lighthouse's supervisor, the same as that supervisor's own: groups wait only for minutes."""
 _WORDS = (0, 1, 2)  # final exit codes of a supervisor
 
 

@@ -3,65 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from torchft_x import env
 
 # By default glibc returns memory to the system and takes it again each step: thousands of page faults per step on CPU
 # trainers. These are not set if the user tunes the allocator or brings another one.
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobSettings:
-    """Settings for every program of the job."""
-
-    attempt: env.AttemptFacts
-    lighthouse: str
-    run_dir: str
-    token_file: str | None
-    advertise_host: str
-    package_root: str | None  # folder to put on PYTHONPATH; None if the package is installed
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerSettings(JobSettings):
-    """Settings for the workers of one attempt."""
-
-    group: str
-    groups: int
-    workers: int  # on this node
-    cores: int  # cores of this host that this process may use
-    groups_here: int  # groups, or nodes of groups, that share this host
-
-
-def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
-    """Return `base` with a trainer's variables. Ours override the user's; tuning ones stay if set."""
-    out = sidecar_environment(base, settings)
-    out[env.REPLICA_GROUP_ID] = settings.group
-    out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
-    if out.get(env.WORKER_SERVER) == "0":
-        out[env.ATTEMPT] = str(replace(settings.attempt, folder=""))
+def tuned(base: Mapping[str, str], threads: int) -> dict[str, str]:
+    """Return `base` with variables that tune a trainer with so many threads, unless they are set."""
+    out = dict(base)
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # by default torch prints a C++ stack for each store error
-    threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     if not any(k.startswith("MALLOC_") or k in ("GLIBC_TUNABLES", "LD_PRELOAD") for k in out):
         out.update(ALLOCATOR)
     return out
-
-
-def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[str, str]:
-    """Return `base` with the variables that every program of the job needs to find the others."""
-    out = dict(base)
-    out[env.LIGHTHOUSE] = settings.lighthouse
-    out[env.RUN_DIR] = settings.run_dir
-    out[env.ATTEMPT] = str(settings.attempt)
-    out[env.ADVERTISE_HOST] = settings.advertise_host
-    if settings.token_file is not None:
-        out[env.TOKEN_FILE] = settings.token_file
-    out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
-    return with_package(out, settings.package_root)
 
 
 def with_package(base: Mapping[str, str], package_root: str | None) -> dict[str, str]:

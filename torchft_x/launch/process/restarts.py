@@ -62,6 +62,8 @@ class RestartRules:
             raise ConfigError(f"max_restarts is {self.max_restarts}, it must be 0 or more.")
 
 
+LIGHTHOUSE_RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
+"""Rules for a lighthouse, and for its supervisor: groups wait for it, but only for minutes."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback, if its text is one
 
 

@@ -21,7 +21,7 @@ GROUPS = "@torchft_x_groups@"
 """Placeholder for the job's number of groups."""
 FENCE = "@torchft_x_fence@"
 """Placeholder for the part's fence file and the name of its start."""
-_VARIABLES = {GROUPS: '"$groups"', FENCE: '"$fence" "$me_now"'}
+_VARIABLES = {GROUPS: '"$groups"', FENCE: '"$fence" "$fence_name"'}
 _HEAD = "#!/bin/bash\n"
 _GROUPS_WITH_WATCHER = 4  # number of first groups beside each of which a lighthouse and a watcher run
 _WATCHER_STARTS = 10  # seconds between the start of a group and of the watcher beside it, except for a job's first one
@@ -139,8 +139,8 @@ def _fence(spec: RoleScript) -> list[str]:
         return []
     file = f'{shlex.quote(spec.run_dir)}"/slurm/newest-{spec.role}-$number"'
     return [
-        f'export fence={file} me_now="$me-r$attempt"',
-        'echo "$me_now" > "$fence.$me" && mv "$fence.$me" "$fence"',
+        f'export fence={file} fence_name="$me-r$attempt"',
+        'echo "$fence_name" > "$fence.$me" && mv "$fence.$me" "$fence"',
     ]
 
 

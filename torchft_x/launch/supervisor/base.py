@@ -69,10 +69,9 @@ class BaseSupervisor:
         self._warm: WarmParent | None = None  # forks attempts, for a group whose script is Python
         self._number = 0  # number of the present attempt, or of the next one
         self._restarts = RestartPolicy(config.rules)
-        self._report = attempts_file.AttemptsReport(0, "")  # newest content of the attempts file
-        self._ends = attempts_file.ends_before(
-            config.launch.attempts_before
-        )  # ended attempts of the group, the oldest first
+        before = attempts_file.read(config.launch.attempts_file)  # by the supervisor that this one replaces
+        self._replaces_killed = bool(before.token)  # whether an attempt was killed together with that one
+        self._report = before.inherited()  # newest content of the attempts file
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
         self._done_with: list[Path] = []  # folders of ended attempts, to be removed
@@ -198,8 +197,7 @@ class BaseSupervisor:
         total = self.config.rules.max_restarts
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._number + 1, delay=decision.pause, reason=end.reason)
-        self._report = replace(self._report, restarts=self._report.restarts + 1, reason=end.reason)
-        attempts_file.write(self._report, self.config.launch.attempts_file)
+        self._write(replace(self._report, restarts=self._report.restarts + 1, reason=end.reason))
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
@@ -213,7 +211,7 @@ class BaseSupervisor:
         folder.mkdir()
         self._before_start()
         self._attempt = Attempt(self._spec(started, folder), self._warm)
-        self._tell_runs(f"{started.attempt}:{started.attempt_token}")
+        self._write(replace(self._report, number=started.attempt, token=started.attempt_token))
         self._tell_start(self._attempt, started)
         while self._done_with:
             shutil.rmtree(self._done_with.pop(), ignore_errors=True)
@@ -221,17 +219,16 @@ class BaseSupervisor:
         self._attempt = None
         self._before_end()
         attempts.ended(started, end)
-        self._ends.append(attempts_file.EndedAttempt(started.attempt, started.attempt_token, 0 if end.ok else end.code))
-        self._tell_runs(str(started.attempt))
+        self._write(self._report.ended(0 if end.ok else end.code))
         self._on_end(started, end)
         about = {"attempt": started.attempt, "attempt_token": started.attempt_token}
         self._events.emit("exit", **about, code=end.code, reason=end.reason, duration=end.uptime)
         self._done_with.append(folder)  # removed once the next attempt runs, so that its start does not wait for a disk
         return attempts.outcome(started, end)
 
-    def _tell_runs(self, newest: str) -> None:
-        self._report = replace(self._report, runs=attempts_file.runs(newest, self._ends))
-        attempts_file.write(self._report, self.config.launch.attempts_file)
+    def _write(self, report: attempts_file.AttemptsReport) -> None:
+        self._report = report
+        attempts_file.write(report, self.config.launch.attempts_file)
 
     def _tell_start(self, attempt: Attempt, started: StartedAttempt) -> None:
         """Write the start to the event log, and log for people whether a restart was warm or cold."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 import site
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ import torchft_x
 from torchft_x import env
 from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
-from torchft_x.launch.process.environment import TrainerSettings, package_root, trainer_environment
+from torchft_x.launch.process.environment import package_root, tuned, with_package
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.launch.workers.warm_rules import why_never
@@ -36,7 +36,6 @@ class LaunchOptions:
     launcher_pid: int | None = None
     no_restart_code: int | None = None
     attempts_file: Path | None = None
-    attempts_before: str = ""
     fence: tuple[str, str] | None = None
     last_words: str | None = None
     alive: Path | None = None
@@ -46,8 +45,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options that a launcher or scheduler adds")
     group.add_argument("--launcher_pid", type=int, metavar="PID", help="process with which this one ends")
     group.add_argument("--no_restart_code", type=int, metavar="CODE", help="exit code of what is over, for good or bad")
-    group.add_argument("--attempts_file", type=Path, metavar="FILE", help="write `AttemptsReport` here")
-    group.add_argument("--attempts_before", default="", metavar="LIST", help="attempts of the supervisor that died")
+    group.add_argument("--attempts_file", type=Path, metavar="FILE", help="go on from this report, and write it")
     group.add_argument("--fence", nargs=2, metavar=("FILE", "NAME"), help="end when FILE names a newer start")
     group.add_argument("--last_words", metavar="FILE", help="write the reason of the end here")
     group.add_argument("--alive", type=Path, metavar="FILE", help="touch this file regularly")
@@ -163,27 +161,35 @@ def groups_here(config: SupervisorConfig) -> int:
 
 
 def attempt_environment(
+    config: BaseConfig, environ: Mapping[str, str], attempt: env.AttemptFacts, found: FoundLighthouse | None, host: str
+) -> dict[str, str]:
+    """Return the environment of a job's program in an attempt, which others reach by `host`. It finds the lighthouse there."""
+    out = with_package(environ, own_package_root())
+    out[env.ATTEMPT] = str(attempt)
+    out[env.LIGHTHOUSE] = "" if found is None else found.url
+    out[env.RUN_DIR] = str(config.run_dir or "")
+    out[env.ADVERTISE_HOST] = host
+    if found is not None and found.token_file is not None:
+        out[env.TOKEN_FILE] = found.token_file
+    out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
+    return out
+
+
+def trainer_environment(
     config: SupervisorConfig,
     environ: Mapping[str, str],
     attempt: env.AttemptFacts | None = None,
     found: FoundLighthouse | None = None,
     host: str = "",
 ) -> dict[str, str]:
-    """Return the workers' environment in an attempt, advertised as `host`. By default, return what is known before it."""
-    settings = TrainerSettings(
-        group=config.group,
-        groups=config.groups,
-        workers=config.workers // config.nodes,
-        attempt=attempt or env.AttemptFacts(),
-        lighthouse=found.url if found is not None else "",
-        run_dir=str(config.run_dir or ""),
-        token_file=found.token_file if found is not None else None,
-        advertise_host=host,
-        cores=len(os.sched_getaffinity(0)),
-        groups_here=groups_here(config),
-        package_root=own_package_root(),
-    )
-    return trainer_environment(environ, settings)
+    """Return `attempt_environment` for the group's workers. By default, return what is known before an attempt."""
+    attempt = attempt or env.AttemptFacts()
+    if env.read(env.WORKER_SERVER, None, environ) == "0":
+        attempt = replace(attempt, folder="")
+    out = attempt_environment(config, environ, attempt, found, host)
+    out[env.REPLICA_GROUP_ID] = config.group
+    out[env.NUM_REPLICA_GROUPS] = str(config.groups)
+    return tuned(out, len(os.sched_getaffinity(0)) // (config.workers // config.nodes * groups_here(config)))
 
 
 def start_warm_parent(config: SupervisorConfig) -> WarmParent:
@@ -198,7 +204,7 @@ def start_warm_parent(config: SupervisorConfig) -> WarmParent:
             make_run_dir(config.run_dir)
     log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
     warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
-    warm.start_early(attempt_environment(config, environ))
+    warm.start_early(trainer_environment(config, environ))
     return warm
 
 

@@ -16,7 +16,9 @@ from typing import Protocol
 
 from torchft_x import net
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
-from torchft_x.launch.supervisor.reports import NodeReports, Reports
+from torchft_x.launch.supervisor.config import SupervisorConfig
+from torchft_x.launch.supervisor.reports import Reports
+from torchft_x.launch.supervisor.requests import StopRequests
 
 _BACKLOG = 2048  # workers that may connect before the store is up
 _SAY_AFTER = 5.0  # seconds of waiting for the other nodes before that is logged
@@ -31,10 +33,6 @@ class StartedAttempt:
     meeting: str = ""  # host:port of the store of a group over several nodes
     # Socket of that store, on node 0 only; to be closed with the attempt.
     listener: socket.socket | None = field(default=None, compare=False)
-
-
-Wait = Callable[[Callable[[], bool], float], bool]
-"""Wait until the condition is true, for at most so many seconds; return False after a request to stop or a timeout."""
 
 
 class Attempts(Protocol):
@@ -92,43 +90,25 @@ class SingleNode:
         return end
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings:
-    """Which node of which group this supervisor is, and how long it waits for the others."""
-
-    group: str
-    node: int
-    nodes: int
-    host: str
-    """Host by which the other nodes reach this one."""
-    patience: float
-    """Seconds to wait for the other nodes, or for an unreachable lighthouse, before the group is given up."""
-
-
 class MultiNode:
     """Coordination for one node of a group over several: the lighthouse starts and ends attempts on all nodes.
 
-    `wait` sleeps on the main thread; `wake` ends that sleep from any thread.
+    The other nodes reach this one by `host`. `say` logs a line for people.
     """
 
     def __init__(
         self,
-        settings: NodeSettings,
-        reports: NodeReports,
-        *,
-        wait: Wait,
-        stopped: Callable[[], bool],
-        wake: Callable[[], None],
+        config: SupervisorConfig,
+        host: str,
+        reports: Reports,
+        stops: StopRequests,
         say: Callable[[str], None],
-        give_up: Callable[[str], None],
     ) -> None:
-        self._settings = settings  # fixed
+        self._config = config  # fixed
+        self._host = host
         self._reports = reports  # to the lighthouse
-        self._wait = wait
-        self._stopped = stopped  # whether this supervisor was told to stop
-        self._wake = wake  # called on the client's thread
-        self._say = say  # logs a line for people
-        self._give_up = give_up  # gives the group up, with this sentence as the reason
+        self._stops = stops
+        self._say = say
         self._finished = ""  # token of the newest attempt that was reported as finished here
         self._listener: socket.socket | None = None  # socket of the next or present attempt's store, held by node 0
         # The client's thread replaces these as whole values; the main thread reads them.
@@ -138,23 +118,23 @@ class MultiNode:
 
     @property
     def decides(self) -> bool:
-        return self._settings.node == 0
+        return self._config.node == 0
 
     def begin(self, attempt: int) -> StartedAttempt | None:
         self._begun = None
         self._reports.ready(attempt, self._meeting() if self.decides else "")
-        if self._wait(lambda: self._begun is not None, _SAY_AFTER):
+        if self._stops.wait(lambda: self._begun is not None, _SAY_AFTER):
             return self._with_listener()
-        settings = self._settings
-        if not self._stopped():
-            here = f"node {settings.node} of group {settings.group}"
-            self._say(f"{here} waits until all {settings.nodes} nodes are ready")
-        if self._wait(lambda: self._begun is not None, settings.patience):
+        config = self._config
+        if self._stops.first is None:
+            self._say(f"{config.name} waits until all {config.nodes} nodes are ready")
+        if self._stops.wait(lambda: self._begun is not None, config.patience):
             return self._with_listener()
-        if not self._stopped():
-            self._give_up(
-                f"not all {settings.nodes} nodes of group {settings.group} were ready within {settings.patience:g} s; "
-                "the lighthouse's log says which is missing (each needs a supervisor with the same --groups and --nodes)"
+        if self._stops.first is None:
+            self._stops.request(
+                1,
+                f"not all {config.nodes} nodes of group {config.group} were ready within {config.patience:g} s; "
+                "the lighthouse's log says which is missing (each needs a supervisor with the same --groups and --nodes)",
             )
         return None
 
@@ -173,12 +153,12 @@ class MultiNode:
         if end.ok:
             self.finished(started)
         else:
-            reason = f"node {self._settings.node}: {end.reason}{end.said}"
+            reason = f"node {self._config.node}: {end.reason}{end.said}"
             self._reports.ended(started.attempt, started.attempt_token, end.code or 1, reason)
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
-        while not self._wait(lambda: started.attempt_token in self._over, self._settings.patience):
-            if self._stopped():
+        while not self._stops.wait(lambda: started.attempt_token in self._over, self._config.patience):
+            if self._stops.first is not None:
                 return None
             if not self._reports.is_up():  # with a connection, the other nodes are still ending the attempt
                 return self._judge_alone(end)
@@ -192,12 +172,12 @@ class MultiNode:
 
     def _judge_alone(self, end: AttemptEnd) -> AttemptEnd | None:
         """Decide how the attempt ended while the lighthouse is unreachable: return a good end, or give the group up."""
-        settings = self._settings
-        away = f"the lighthouse has been away for {settings.patience:g} s, so the other nodes can't be asked"
+        config = self._config
+        away = f"the lighthouse has been away for {config.patience:g} s, so the other nodes can't be asked"
         if end.ok:
-            self._say(f"node {settings.node} of group {settings.group} has finished; {away}")
+            self._say(f"{config.name} has finished; {away}")
             return end
-        self._give_up(f"{end.reason}; {away}")
+        self._stops.request(1, f"{end.reason}; {away}")
         return None
 
     def _meeting(self) -> str:
@@ -208,7 +188,7 @@ class MultiNode:
         both = ":" in host
         family = socket.AF_INET6 if both else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-        return net.Address(self._settings.host, self._listener.getsockname()[1]).target
+        return net.Address(self._host, self._listener.getsockname()[1]).target
 
     def _with_listener(self) -> StartedAttempt | None:
         return None if self._begun is None else replace(self._begun, listener=self._listener)
@@ -216,8 +196,8 @@ class MultiNode:
     def _on_begin(self, attempt: int, attempt_token: str, meeting: str) -> None:
         self._over = {}
         self._begun = StartedAttempt(attempt, attempt_token, meeting)
-        self._wake()
+        self._stops.wake()
 
     def _on_over(self, attempt_token: str, code: int, reason: str) -> None:
         self._over = {**self._over, attempt_token: (code, reason)}
-        self._wake()
+        self._stops.wake()

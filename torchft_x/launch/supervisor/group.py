@@ -23,14 +23,13 @@ from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import (
     SupervisorConfig,
-    attempt_environment,
     groups_here,
+    trainer_environment,
 )
-from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, NodeSettings, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse
-from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
+from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
-from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
@@ -55,9 +54,8 @@ class Supervisor(BaseSupervisor):
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first attempt, if copies are wanted
         # Lowest number of the next attempt, from an earlier supervisor's file or the lighthouse; set by any thread.
-        self._first_number: int | None = (
-            attempts_file.next_number(config.launch.attempts_before) if config.nodes == 1 else None
-        )
+        before = self._report.number if config.nodes == 1 else None
+        self._first_number: int | None = None if before is None else before + 1
         self._guessed = False  # whether the present attempt began before such a number was known
 
     def _run_attempts(self) -> Stop:
@@ -185,26 +183,16 @@ class Supervisor(BaseSupervisor):
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
-            for end in self._ends:  # unreported, the others would wait for leases: it might yet finish the job (R21)
+            for (
+                end
+            ) in self._report.ends:  # unreported, the others would wait for leases: it might yet finish the job (R21)
                 reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
-            if attempts_file.died_with_it(config.launch.attempts_before):
-                end = self._ends[-1]
+            if self._replaces_killed:
+                end = self._report.ends[-1]
                 about = {"attempt": end.number, "attempt_token": end.token}
                 self._events.emit("exit", **about, code=end.code, reason=_UNDER_ANOTHER)
             return SingleNode(reports)
-        assert isinstance(reports, NodeReports)
-        settings = NodeSettings(
-            group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
-        )
-        return MultiNode(
-            settings,
-            reports,
-            wait=self._stops.wait,
-            stopped=lambda: self._stops.first is not None,
-            wake=self._stops.wake,
-            say=self._say,
-            give_up=lambda sentence: self._stops.request(1, sentence),
-        )
+        return MultiNode(config, self._host, reports, self._stops, self._say)
 
     def _memory_slots(self) -> str:
         """Return the setting by which this node's workers find their memory for copies, or '' if copies are off."""
@@ -241,7 +229,7 @@ class Supervisor(BaseSupervisor):
         return AttemptSpec(
             command=config.command,
             workers=config.workers // config.nodes,
-            env=attempt_environment(config, self._environ, attempt, self._found, self._host),
+            env=trainer_environment(config, self._environ, attempt, self._found, self._host),
             folder=folder,
             run_dir=config.run_dir,
             name=f"{config.file_name}-attempt-{started.attempt}",

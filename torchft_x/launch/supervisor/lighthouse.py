@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from torchft_x import env, last_words, log_lines, net
@@ -30,15 +31,13 @@ from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import with_package
 from torchft_x.launch.process.group_store import SHIM
-from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy, RestartRules
+from torchft_x.launch.process.restarts import LIGHTHOUSE_RULES, OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy
 from torchft_x.launch.supervisor.config import LaunchOptions, own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 
-RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
-"""Trainers wait for minutes, so a lighthouse that dies now and then must be back within seconds."""
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
 _VERDICTS = (0, 1)  # exit codes that end the job
 _STANDS_BY = 75  # exit code of a child that has lost the lease (rpc.lighthouse.main)
@@ -59,9 +58,9 @@ class LighthouseSupervisor:
         self._claim = claim
         self._attempt = int(option(argv, "--attempt") or 0)  # number of the next child
         self._stops = StopRequests(launch.alive)
-        self._restarts = RestartPolicy(RULES)
+        self._restarts = RestartPolicy(LIGHTHOUSE_RULES)
         self._events: EventLog | None = None  # made with the first event
-        self._started_again = 0  # restarts by this process
+        self._report = attempts_file.read(launch.attempts_file)
         self._first = True  # whether the first child still runs
         self._owner = secrets.token_hex(8)  # lease owner, shared by all children: each ends before the next one starts
 
@@ -150,7 +149,7 @@ class LighthouseSupervisor:
         reason = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
         own = code > 0 or -code in OWN_FAULTS
         # Exit code 2 would mean a mistake in the arguments, but the first child accepted them.
-        return AttemptEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= RULES.quick, uptime)
+        return AttemptEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
 
     def _live(self, argv: list[str]) -> int:
         """Run the server once, and return its exit code or -signal."""
@@ -183,8 +182,8 @@ class LighthouseSupervisor:
 
     def _note(self, end: AttemptEnd, pause: float) -> None:
         """Record a restart in the attempts file and in the run's event log."""
-        self._started_again += 1
-        attempts_file.write(attempts_file.AttemptsReport(self._started_again, end.reason), self._launch.attempts_file)
+        self._report = replace(self._report, restarts=self._report.restarts + 1, reason=end.reason)
+        attempts_file.write(self._report, self._launch.attempts_file)
         run_dir = option(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from torchft_x.core.types import State
 from torchft_x.launch.supervisor.locate import FoundLighthouse
@@ -14,7 +14,8 @@ class Reports(Protocol):
     """Reports of a supervisor to the lighthouse, implemented by `torchft_x.rpc.supervisor.client.SupervisorClient`.
 
     `start` connects; the callbacks (`on_...`) must be registered before. Only `close` waits for the network: up to `flush`
-    seconds, until the reports have arrived.
+    seconds, until the reports have arrived. One node of a group over several sends `ready` and `ended` instead of `started`
+    and `exited`.
     """
 
     def start(self) -> None: ...
@@ -29,12 +30,6 @@ class Reports(Protocol):
     def on_number(self, callback: Callable[[int], None]) -> None: ...
     def away(self) -> float: ...
     def close(self, flush: float) -> None: ...
-
-
-@runtime_checkable
-class NodeReports(Reports, Protocol):
-    """Reports of one node of a group over several. Such a node sends `ready` and `ended` instead of `started` and `exited`."""
-
     def is_up(self) -> bool: ...
     def ready(self, attempt: int, meeting: str) -> None: ...
     def ended(self, attempt: int, attempt_token: str, code: int, reason: str) -> None: ...

@@ -15,10 +15,9 @@ from typing import Any
 
 from torchft_x import env, log_lines
 from torchft_x.errors import ConfigError, TorchftXError
-from torchft_x.launch.process.environment import JobSettings, sidecar_environment
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
-from torchft_x.launch.supervisor.config import BaseConfig, own_package_root
+from torchft_x.launch.supervisor.config import BaseConfig, attempt_environment
 from torchft_x.launch.supervisor.coordination import Attempts, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
@@ -89,18 +88,11 @@ class Sidecar(BaseSupervisor):
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        settings = JobSettings(
-            attempt=env.AttemptFacts(number=started.attempt, lighthouse_file=self._found.address_file),
-            lighthouse=self._found.url,
-            run_dir=str(config.run_dir or ""),
-            token_file=self._found.token_file,
-            advertise_host=self._host,
-            package_root=own_package_root(),
-        )
+        attempt = env.AttemptFacts(number=started.attempt, lighthouse_file=self._found.address_file)
         return AttemptSpec(
             command=config.command,
             workers=1,
-            env=sidecar_environment(self._environ, settings),
+            env=attempt_environment(config, self._environ, attempt, self._found, self._host),
             folder=folder,
             run_dir=config.run_dir,
             name=f"sidecar-{config.sidecar.replace('/', '_')}-attempt-{started.attempt}",

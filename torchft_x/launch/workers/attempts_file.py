@@ -1,6 +1,6 @@
-"""Attempts file: a supervisor's report to its parent, which restarts it: restarts, last reason, present attempt.
+"""Attempts file: a supervisor's report to its parent, and to the supervisor that replaces it when it was killed.
 
-The file is one line of JSON, replaced atomically. A supervisor without a path (``--attempts_file``) writes none.
+The file is one line of JSON, replaced atomically. A supervisor without a path (``--attempts_file``) has none.
 """
 
 from __future__ import annotations
@@ -9,104 +9,66 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-KEPT = 8
-"""Number of ended attempts that are listed."""
-
-
-@dataclass(frozen=True)
-class AttemptsReport:
-    """Content of the attempts file."""
-
-    restarts: int
-    """Number of restarts by this supervisor."""
-    reason: str
-    """Reason of the last restart."""
-    runs: str = ""
-    """NUMBER:TOKEN of the running attempt, or NUMBER of the newest one after it has ended, or '' before the first.
-
-    It is followed, after commas, by NUMBER:TOKEN:CODE of ended attempts. If the lighthouse was away, it may not know of
-    their
-    ends: after two deaths of the supervisor in a row it would wait for the first attempt.
-    """
-
-    def after(self, before: str) -> str:
-        """Return the value of `runs` for the next supervisor, if this one was given `before`."""
-        return self.runs or before
+_KEPT = 8  # ended attempts that are listed
 
 
-def write(attempts: AttemptsReport, path: Path | None) -> None:
-    """Write the attempts file. Ignore a full disk: without the file, an attempt that dies with us is waited for."""
-    if path is not None:
-        with contextlib.suppress(OSError):
-            Path(f"{path}.new").write_text(json.dumps(asdict(attempts)), "utf-8")
-            os.replace(f"{path}.new", path)
-
-
-def read(path: Path) -> AttemptsReport | None:
-    """Return the content of an attempts file, or None if the file is missing or can't be parsed."""
-    try:
-        found = json.loads(path.read_text("utf-8")[:65536])
-        return AttemptsReport(int(found["restarts"]), str(found["reason"]), str(found.get("runs", "")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-
-
-@dataclass(frozen=True)
-class EndedAttempt:
+class EndedAttempt(NamedTuple):
     """Ended attempt whose end may not have been reported to the lighthouse."""
 
     number: int
     token: str
     code: int  # exit code, or -signal
 
-    def __str__(self) -> str:
-        return f"{self.number}:{self.token}:{self.code}"
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptsReport:
+    """Content of the attempts file. It continues when the supervisor is replaced."""
+
+    restarts: int = 0
+    """Number of restarts, of the workers or of the lighthouse's server."""
+    reason: str = ""
+    """Reason of the last restart."""
+    number: int | None = None
+    """Number of the newest attempt; None before the first."""
+    token: str = ""
+    """Token of that attempt while it runs, otherwise ''."""
+    ends: tuple[EndedAttempt, ...] = ()
+    """Newest ended attempts, the oldest first. If the lighthouse was away, it may not know of their ends: after two deaths
+    of the supervisor in a row it would wait for the first attempt."""
+
+    def ended(self, code: int) -> AttemptsReport:
+        """Return the report after the end of the running attempt with this exit code or -signal."""
+        assert self.number is not None
+        ends = (*self.ends, EndedAttempt(self.number, self.token, code))
+        return replace(self, token="", ends=ends[-_KEPT:])
+
+    def inherited(self) -> AttemptsReport:
+        """Return the report for the next supervisor. An attempt that ran was killed with its supervisor."""
+        return self.ended(-signal.SIGKILL) if self.token and self.number is not None else self
 
 
-def runs(newest: str, ends: Sequence[EndedAttempt]) -> str:
-    """Return the value of `AttemptsReport.runs`. `ends` has the oldest first.
-
-    `newest` is NUMBER:TOKEN of the running attempt, or NUMBER of the newest one.
-    """
-    return ",".join([newest, *map(str, ends[-KEPT:])])
-
-
-def ends_before(before: str) -> list[EndedAttempt]:
-    """Return the attempts that ended under this supervisor's predecessors, the oldest first.
-
-    `before` is their newest `AttemptsReport.runs`. If `died_with_it`, the last one died with its supervisor.
-    """
-    newest, *others = before.split(",")
-    told = [(n, token, code) for n, token, code in map(_split, others) if _whole(n) and _code(code)]
-    ends = [EndedAttempt(int(n), token, int(code)) for n, token, code in told]
-    number, token, _ = _split(newest)
-    return [*ends, EndedAttempt(int(number), token, -signal.SIGKILL)] if _whole(number) and token else ends
+def write(report: AttemptsReport, path: Path | None) -> None:
+    """Write the attempts file. Ignore a full disk: without the file, an attempt that dies with us is waited for."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            Path(f"{path}.new").write_text(json.dumps(asdict(report)), "utf-8")
+            os.replace(f"{path}.new", path)
 
 
-def died_with_it(before: str) -> bool:
-    """Return whether an attempt ran when the supervisor before this one died."""
-    return bool(_split(before.partition(",")[0])[1])
-
-
-def next_number(before: str) -> int | None:
-    """Return the number of this supervisor's first attempt, if a predecessor recorded its own; else None."""
-    number, _, _ = _split(before.partition(",")[0])
-    return int(number) + 1 if _whole(number) else None
-
-
-def _split(word: str) -> tuple[str, str, str]:
-    number, _, rest = word.partition(":")
-    token, _, code = rest.partition(":")
-    return number, token, code
-
-
-def _whole(number: str) -> bool:
-    return number.isascii() and number.isdecimal()
-
-
-def _code(code: str) -> bool:
-    return _whole(code.removeprefix("-"))
+def read(path: Path | None) -> AttemptsReport:
+    """Return the content of an attempts file, or the defaults if the file is missing or can't be parsed."""
+    try:
+        found = {} if path is None else json.loads(Path(path).read_text("utf-8")[:65536])
+        return AttemptsReport(
+            restarts=int(found["restarts"]),
+            reason=str(found["reason"]),
+            number=None if found["number"] is None else int(found["number"]),
+            token=str(found["token"]),
+            ends=tuple(EndedAttempt(int(number), str(token), int(code)) for number, token, code in found["ends"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return AttemptsReport()

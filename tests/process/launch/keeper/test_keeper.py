@@ -62,22 +62,21 @@ def test_a_killed_supervisor_is_started_again_and_leaves_nothing(keep) -> None:
 
 
 def test_who_is_killed_before_it_begins_an_attempt_costs_the_next_one_no_number(keep) -> None:
+    """The next one reads what the one before it wrote; a first one finds nothing of an earlier job."""
     says = (
-        "import json, os, pathlib, sys, time; given = dict(zip(sys.argv[1::2], sys.argv[2::2])); "
-        "before = given.get('--attempts_before'); "
-        "words = json.dumps({'restarts': 0, 'reason': '', 'runs': '5:token'}); "
-        "before or pathlib.Path(given['--attempts_file']).write_text(words); "
+        "import os, pathlib, sys, time; path = pathlib.Path(sys.argv[sys.argv.index('--attempts_file') + 1]); "
+        "before = path.read_text() if path.exists() else 'none'; path.write_text('first'); "
         "print(os.getpid(), before, flush=True); time.sleep(600)"
     )
     job = keep(role("trainer", says, kind="trainer"))
-    for number, before in enumerate(("None", "5:token", "5:token"), start=1):
+    for number, before in enumerate(("none", "first", "first"), start=1):
 
         def reported(n: int = number) -> list[list[str]]:
             lines = [line.split() for line in job.printed("trainer").splitlines() if line[:1].isdigit()]
             return lines if len(lines) == n else []
 
-        pid, heard = wait_for(reported, 20, f"process {number}")[-1]
-        assert heard == before
+        pid, found = wait_for(reported, 20, f"process {number}")[-1]
+        assert found == before
         os.kill(int(pid), signal.SIGKILL)
     job.process.terminate()
     assert job.end() == 1

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.launch.slurm.made import directives, request, spec
 from torchft_x.launch.slurm import script
 from torchft_x.launch.slurm.build import arrays
-from torchft_x.launch.slurm.script import REPLICA, render, submission
+from torchft_x.launch.slurm.script import FENCE, REPLICA, render, submission
 
 
 def run(text: str, folder: Path, srun: str, number: int, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +48,7 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
     values |= {"HERE": "TORCHFT_X_TASKS", "MIXED": f"a {REPLICA} $b"}
     (tmp_path / "run/slurm/logs").mkdir(parents=True)
     write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1], 'w'))"
-    words = [*values.values(), REPLICA]
+    words = [*values.values(), REPLICA, FENCE]
     command = (sys.executable, "-c", write, str(tmp_path / "out.json"), *words)
     text = render(spec(command=command, env=values, run_dir=str(tmp_path / "run"), nodes=2, folder=str(tmp_path)))
     made = submission(text, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[3])
@@ -57,7 +57,9 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
     environ, argv = json.loads((tmp_path / "out.json").read_text())
     expected = {name: value.replace(REPLICA, "7") for name, value in values.items()}
     assert {name: environ.get(name) for name in values} == expected
-    assert argv == [*expected.values(), "7"]  # the second node of group 3
+    fence = [f"{tmp_path}/run/slurm/newest-trainer-3", "4_3-r0"]
+    assert argv == [*expected.values(), "7", *fence]  # the second node of group 3
+    assert Path(fence[0]).read_text() == f"{fence[1]}\n"
 
 
 LIGHTHOUSE = """

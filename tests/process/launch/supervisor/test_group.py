@@ -12,6 +12,7 @@ from tests.process.launch.driven import SLEEPER, drive  # noqa: F401
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import attempts_file
+from torchft_x.launch.workers.attempts_file import AttemptsReport
 from torchft_x.observe.events import read_events
 
 
@@ -80,8 +81,9 @@ def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive
     assert [r["attempt"] for r in run.reports("started")] == [0, 4]
 
 
-def test_a_mistake_of_the_script_stays_one(drive) -> None:
-    run = drive("import sys; sys.exit(2)", launch={"attempts_before": "6"})
+def test_a_mistake_of_the_script_stays_one(drive, tmp_path: Path) -> None:
+    attempts_file.write(AttemptsReport(number=6), tmp_path / "attempts")
+    run = drive("import sys; sys.exit(2)", launch={"attempts_file": str(tmp_path / "attempts")})
     assert run.wait() == 1
     assert [r["attempt"] for r in run.reports("started")] == [7]
     assert run.reports("exited")[0]["attempt"] == 7
@@ -201,11 +203,11 @@ def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_th
     first.worker()
     started = first.reports("started")[0]
     report = attempts_file.read(reported)
-    assert report.runs == f"{started['attempt']}:{started['attempt_token']}"
+    assert (report.number, report.token) == (started["attempt"], started["attempt_token"])
     first.process.kill()
     first.process.wait()
 
-    second = drive("", launch={"attempts_file": str(reported), "attempts_before": report.runs})
+    second = drive("", launch={"attempts_file": str(reported)})
     assert second.wait() == 0
     assert [(r["kind"], r.get("attempt_token") == started["attempt_token"]) for r in second.reports()[:2]] == [
         ("exited", True), ("started", False),
@@ -214,8 +216,9 @@ def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_th
     report = attempts_file.read(reported)
     (again,) = second.reports("started")
     assert again["attempt"] == started["attempt"] + 1
-    ends = f"{started['attempt']}:{started['attempt_token']}:-9,{again['attempt']}:{again['attempt_token']}:0"
-    assert report.runs == f"{again['attempt']},{ends}"
+    assert (report.number, report.token) == (again["attempt"], "")
+    ends = [(started["attempt"], started["attempt_token"], -9), (again["attempt"], again["attempt_token"], 0)]
+    assert list(report.ends) == ends
 
 
 def test_what_the_worker_left_running_ends_with_its_attempt(drive) -> None:

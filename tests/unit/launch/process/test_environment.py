@@ -3,60 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from torchft_x import env
 from torchft_x.env import AttemptFacts, read_attempt
 from torchft_x.launch.process.environment import (
     Rendezvous,
-    TrainerSettings,
     package_root,
-    trainer_environment,
+    tuned,
+    with_package,
     without_effect,
     worker_environment,
 )
+from torchft_x.launch.supervisor.config import SupervisorConfig, trainer_environment
+from torchft_x.launch.supervisor.locate import FoundLighthouse
+from torchft_x.net import Address
 
-SETTINGS = TrainerSettings(
-    group="1", groups=3, workers=2, attempt=AttemptFacts(number=4, folder="/f"), lighthouse="http://h:1", run_dir="/runs/x",
-    token_file="/runs/x/token", advertise_host="node1", cores=16, groups_here=1, package_root=None,
-)  # fmt: skip
+ATTEMPT = AttemptFacts(number=4, folder="/f")
+CONFIG = SupervisorConfig(command=("x.py",), group="1", groups=3, run_dir=Path("/runs/x"))
+FOUND = FoundLighthouse((Address("h", 1),), "secret", "/runs/x/token")
 
 
 def test_what_a_group_must_be_wins_over_what_is_set() -> None:
-    out = trainer_environment({"REPLICA_GROUP_ID": "9", "TORCHFT_LIGHTHOUSE": "http://old:1", "HOME": "/h"}, SETTINGS)
+    given = {"REPLICA_GROUP_ID": "9", "TORCHFT_LIGHTHOUSE": "http://old:1", "HOME": "/h"}
+    out = trainer_environment(CONFIG, given, ATTEMPT, FOUND, "node1")
     group = {"REPLICA_GROUP_ID": "1", "NUM_REPLICA_GROUPS": "3", "TORCHFT_LIGHTHOUSE": "http://h:1", "HOME": "/h"}
-    own = {
-        "ATTEMPT": str(SETTINGS.attempt),
-        "RUN_DIR": "/runs/x",
-        "TOKEN_FILE": "/runs/x/token",
-        "ADVERTISE_HOST": "node1",
-    }
-    assert out.items() >= (group | {f"TORCHFT_X_{name}": value for name, value in own.items()}).items()
+    own = {env.ATTEMPT: str(ATTEMPT), env.RUN_DIR: "/runs/x", env.TOKEN_FILE: "/runs/x/token"}
+    assert out.items() >= (group | own | {env.ADVERTISE_HOST: "node1"}).items()
 
 
 def test_what_the_user_tunes_stays() -> None:
-    out = trainer_environment({"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}, SETTINGS)
-    assert out["OMP_NUM_THREADS"] == "3"
-    assert out["TORCH_CPP_LOG_LEVEL"] == "INFO"
+    assert tuned({}, 0)["OMP_NUM_THREADS"] == "1"
+    given = {"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}
+    assert tuned(given, 8).items() >= given.items()
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"])
 def test_the_allocator_is_left_alone_when_the_user_chose_one(name: str) -> None:
-    assert "MALLOC_TRIM_THRESHOLD_" in trainer_environment({}, SETTINGS)
-    assert "MALLOC_TRIM_THRESHOLD_" not in trainer_environment({name: "x"}, SETTINGS)
+    assert "MALLOC_TRIM_THRESHOLD_" in tuned({}, 1)
+    assert "MALLOC_TRIM_THRESHOLD_" not in tuned({name: "x"}, 1)
 
 
-@pytest.mark.parametrize(("cores", "groups_here", "threads"), [(16, 1, "8"), (16, 3, "2"), (2, 3, "1")])
-def test_threads_share_the_cores(cores: int, groups_here: int, threads: str) -> None:
-    settings = dataclasses.replace(SETTINGS, cores=cores, groups_here=groups_here)
-    assert trainer_environment({}, settings)["OMP_NUM_THREADS"] == threads
+@pytest.mark.parametrize(("local", "groups", "threads"), [(False, 3, "8"), (True, 3, "2"), (True, 99, "1")])
+def test_threads_share_the_cores(local: bool, groups: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(16))
+    config = dataclasses.replace(CONFIG, workers=2, groups=groups, local=local)
+    assert trainer_environment(config, {})["OMP_NUM_THREADS"] == threads
 
 
 def test_a_bare_clone_goes_on_the_path_after_the_users_own() -> None:
-    settings = dataclasses.replace(SETTINGS, package_root="/clone")
-    assert trainer_environment({"PYTHONPATH": "/mine"}, settings)["PYTHONPATH"] == "/mine:/clone"
-    assert trainer_environment({"PYTHONPATH": "/clone"}, settings)["PYTHONPATH"] == "/clone"
-    assert "PYTHONPATH" not in trainer_environment({}, SETTINGS)
+    assert with_package({"PYTHONPATH": "/mine"}, "/clone")["PYTHONPATH"] == "/mine:/clone"
+    assert with_package({"PYTHONPATH": "/clone"}, "/clone")["PYTHONPATH"] == "/clone"
+    assert "PYTHONPATH" not in with_package({}, None)
 
 
 def test_an_installed_package_needs_no_path() -> None:
@@ -66,7 +66,7 @@ def test_an_installed_package_needs_no_path() -> None:
 
 @pytest.mark.parametrize(("server", "folder"), [("", "/f"), ("1", "/f"), ("0", "")])
 def test_a_worker_shows_itself_unless_the_user_wants_none(server: str, folder: str) -> None:
-    out = trainer_environment({"TORCHFT_X_WORKER_SERVER": server}, SETTINGS)
+    out = trainer_environment(CONFIG, {"TORCHFT_X_WORKER_SERVER": server}, ATTEMPT)
     assert read_attempt(out) == AttemptFacts(number=4, folder=folder)
 
 

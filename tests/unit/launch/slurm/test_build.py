@@ -15,7 +15,7 @@ from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import options
 from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.options import seconds
-from torchft_x.launch.slurm.script import array_range, render
+from torchft_x.launch.slurm.script import FENCE, array_range, render
 
 
 def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array() -> None:
@@ -33,8 +33,9 @@ def test_every_option_becomes_a_word_of_sbatch() -> None:
         "mail-type": "END", "exclusive": True, "sbatch_args": "--nice 100 --licenses=x",
     }  # fmt: skip
     found = request(**cfg, array_limit=2, comment="a # b", dependency="afterok:1")
-    (trainer,) = (role.spec.options for role in found.roles)
-    said = set(trainer)
+    (trainer,) = (role.spec for role in found.roles)
+    assert trainer.command[trainer.command.index("--") - 4 :][:4] == ("--no_restart_code", "1", "--fence", FENCE)
+    said = set(trainer.options)
     assert {f"--{name}={value}" for name, value in cfg.items() if name not in ("exclusive", "sbatch_args")} <= said
     assert {"--exclusive", "--nice=100", "--licenses=x", "--dependency=afterok:1"} <= said
     assert "--array=0-2%2" in directives(str(found))

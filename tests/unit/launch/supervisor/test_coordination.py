@@ -7,28 +7,32 @@ import socket
 import pytest
 
 from torchft_x.launch.process.restarts import AttemptEnd
-from torchft_x.launch.supervisor.coordination import MultiNode, NodeSettings, StartedAttempt
+from torchft_x.launch.supervisor.config import SupervisorConfig
+from torchft_x.launch.supervisor.coordination import MultiNode, StartedAttempt
 from torchft_x.net import parse_address
 
 
 class Fake:
-    """`Reports` and supervisor of one node, without processes: what `wait` waits for is true or will never be."""
+    """`Reports` and `StopRequests` of one node, without processes: what `wait` waits for is true or will never be."""
+
+    first = None
 
     def __init__(self, node: int = 0, *, up: bool = True) -> None:
         self.up = up
         self.said: list[tuple] = []
         self.given_up = ""
-        self.stopped = False
-        settings = NodeSettings(group="0", node=node, nodes=2, host="h", patience=60.0)
-        self.attempts = MultiNode(
-            settings,
-            self,
-            wait=lambda condition, _: condition(),
-            stopped=lambda: self.stopped,
-            wake=lambda: None,
-            say=lambda text: self.said.append(("say", text)),
-            give_up=lambda sentence: setattr(self, "given_up", sentence),
-        )
+        options = {"command": ("x.py",), "group": "0", "groups": 1, "workers": 2, "patience": 60.0}
+        config = SupervisorConfig(node=node, nodes=2, **options)
+        self.attempts = MultiNode(config, "h", self, self, lambda text: self.said.append(("say", text)))
+
+    def wait(self, condition, seconds: float) -> bool:  # type: ignore[no-untyped-def]
+        return condition()
+
+    def wake(self) -> None:
+        pass
+
+    def request(self, code: int, sentence: str) -> None:
+        self.given_up = sentence
 
     def on_attempt(self, begin, over) -> None:  # type: ignore[no-untyped-def]
         self.begin, self.over = begin, over
