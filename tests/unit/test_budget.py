@@ -44,7 +44,7 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1540, 7),
+    "": (1560, 7),
     "comm": (6860, 55),
     "compat": (1160, 1),
     "core": (9510, 44),

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from torchft_x import env, log_lines
 from torchft_x.address_files import make_run_dir
+from torchft_x.arguments import option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.command import option
 from torchft_x.timing import TIMING
 
 _LOOK = 0.25  # seconds between polls of the claim

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchft_x import env
+from torchft_x.arguments import option, set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.command import option, set_option
 from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, folder
 from torchft_x.launch.keeper.record import Pid, ReplicaRecord, this_process
 from torchft_x.launch.keeper.streams import Streams

@@ -9,8 +9,8 @@ from typing import Any
 from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macros
 
 from torchft_x import env
+from torchft_x.arguments import option, set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.command import option, set_option
 from torchft_x.launch.kubernetes.rules import names, pod, scale
 from torchft_x.launch.kubernetes.rules.objects import render
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings, check_part

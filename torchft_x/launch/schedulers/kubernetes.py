@@ -16,8 +16,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from torchft_x import env
+from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.command import set_option
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check_shared, find_token
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 

@@ -11,9 +11,9 @@ import os
 from typing import Any
 
 from torchft_x import env
+from torchft_x.arguments import option, set_option
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import accelerators, assignment
-from torchft_x.launch.job.command import option, set_option
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 from torchft_x.net import check_resolvable, parse_address
 

@@ -11,8 +11,8 @@ from typing import Any
 from torchx.specs import AppDef, Role, macros
 
 from torchft_x import env
+from torchft_x.arguments import drop_option, set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.command import drop_option, set_option
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.rules.manifest import Manifest, Part

@@ -25,8 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchft_x import env, last_words, log_lines, net
+from torchft_x.arguments import option
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.job.command import option
 from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import with_package
