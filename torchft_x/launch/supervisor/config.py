@@ -44,7 +44,7 @@ class LaunchOptions:
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options that a launcher or scheduler adds")
     group.add_argument("--launcher_pid", type=int, metavar="PID", help="process with which this one ends")
-    group.add_argument("--no_restart_code", type=int, metavar="CODE", help="exit code of what is over, for good or bad")
+    group.add_argument("--no_restart_code", type=int, metavar="CODE", help="exit code of a failure that is final")
     group.add_argument("--attempts_file", type=Path, metavar="FILE", help="go on from this report, and write it")
     group.add_argument("--fence", nargs=2, metavar=("FILE", "NAME"), help="end when FILE names a newer start")
     group.add_argument("--last_words", metavar="FILE", help="write the reason of the end here")
