@@ -4,5 +4,5 @@
 * `cold_start`: starts new processes. `warm_client`: asks the warm parent for processes. `warm_server`: the warm parent, which
   has imported a worker's modules and forks workers. `warm_worker`: turns a forked process into a worker.
 * `warm_rules`: decides when an attempt may be forked, and which modules are imported before. `attempts_file`: a
-  supervisor's reports to its parent.
+  supervisor's report to its parent and to the supervisor that replaces it.
 """
