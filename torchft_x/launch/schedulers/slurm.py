@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env
+from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.command import set_option
 from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 _LIGHTHOUSE = "lighthouse-"  # prefix of a lighthouse's key in the request, before its number

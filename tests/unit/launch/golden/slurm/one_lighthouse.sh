@@ -16,14 +16,14 @@ export TORCHX_MAX_RETRIES=0
 set +e
 srun --output=slurm-"$SLURM_JOB_ID"-trainer-0.out --error=slurm-"$SLURM_JOB_ID"-trainer-0.err --wait=0 --kill-on-bad-exit=0 --cpus-per-task=2 --export=ALL bash -c 'out=$1 err=$2 n=$3; shift 3
 "${@:1:n}" >"$out" 2>"$err" & lighthouse=$!; shift "$n"
-trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))' torchft_x slurm-"$SLURM_JOB_ID"-lighthouse-0.out slurm-"$SLURM_JOB_ID"-lighthouse-0.err 22 env KIND=lighthouse ID=0 COMMA=0,1,2 LOOKS_LIKE_TWO=a,B=b 'SPACES= a  b ' 'NEWLINES=one
+trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))' torchft_x slurm-"$SLURM_JOB_ID"-lighthouse-0.out slurm-"$SLURM_JOB_ID"-lighthouse-0.err 23 env KIND=lighthouse ID=0 COMMA=0,1,2 LOOKS_LIKE_TWO=a,B=b 'SPACES= a  b ' 'NEWLINES=one
 two
-' 'QUOTES=it'"'"'s "quoted" `not run`' 'DOLLAR=$HOME ${HOME} $(id)' 'PERCENT=%j %t 100%' 'BACKSLASH=a\nb\' COLON=a: EMPTY= 'UMLAUT=ä→' TORCHFT_X_LIGHTHOUSE_PORT=0 /bin/python -m torchft_x -- train.py 'a b' ''"$SLURM_JOB_ID"'' env KIND=trainer ID=0 COMMA=0,1,2 LOOKS_LIKE_TWO=a,B=b 'SPACES= a  b ' 'NEWLINES=one
+' 'QUOTES=it'"'"'s "quoted" `not run`' 'DOLLAR=$HOME ${HOME} $(id)' 'PERCENT=%j %t 100%' 'BACKSLASH=a\nb\' COLON=a: EMPTY= 'UMLAUT=ä→' /bin/python -m torchft_x --bind '[::]:0' -- train.py 'a b' ''"$SLURM_JOB_ID"'' env KIND=trainer ID=0 COMMA=0,1,2 LOOKS_LIKE_TWO=a,B=b 'SPACES= a  b ' 'NEWLINES=one
 two
-' 'QUOTES=it'"'"'s "quoted" `not run`' 'DOLLAR=$HOME ${HOME} $(id)' 'PERCENT=%j %t 100%' 'BACKSLASH=a\nb\' COLON=a: EMPTY= 'UMLAUT=ä→' TORCHFT_X_LIGHTHOUSE_PORT=0 /bin/python -m torchft_x -- train.py 'a b' ''"$SLURM_JOB_ID"'' :\
+' 'QUOTES=it'"'"'s "quoted" `not run`' 'DOLLAR=$HOME ${HOME} $(id)' 'PERCENT=%j %t 100%' 'BACKSLASH=a\nb\' COLON=a: EMPTY= 'UMLAUT=ä→' /bin/python -m torchft_x -- train.py 'a b' ''"$SLURM_JOB_ID"'' :\
      --output=slurm-"$SLURM_JOB_ID"-trainer-1.out --error=slurm-"$SLURM_JOB_ID"-trainer-1.err --wait=0 --kill-on-bad-exit=0 --cpus-per-task=2 --export=ALL env KIND=trainer ID=1 COMMA=0,1,2 LOOKS_LIKE_TWO=a,B=b 'SPACES= a  b ' 'NEWLINES=one
 two
-' 'QUOTES=it'"'"'s "quoted" `not run`' 'DOLLAR=$HOME ${HOME} $(id)' 'PERCENT=%j %t 100%' 'BACKSLASH=a\nb\' COLON=a: EMPTY= 'UMLAUT=ä→' TORCHFT_X_LIGHTHOUSE_PORT=0 /bin/python -m torchft_x -- train.py 'a b' ''"$SLURM_JOB_ID"''
+' 'QUOTES=it'"'"'s "quoted" `not run`' 'DOLLAR=$HOME ${HOME} $(id)' 'PERCENT=%j %t 100%' 'BACKSLASH=a\nb\' COLON=a: EMPTY= 'UMLAUT=ä→' /bin/python -m torchft_x -- train.py 'a b' ''"$SLURM_JOB_ID"''
 exitcode=$?
 set -e
 
