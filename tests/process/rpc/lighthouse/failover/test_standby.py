@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ def test_a_holder_begins_with_what_the_one_before_it_has_written_on_another_host
     assert fence.confirmed == 1
     again, second, _ = opened(tmp_path, 2, boot="of another host")
     assert not second
-    assert again.read().entry == last
+    assert again.read().entry == replace(last, boot_id="boot")
     later = keep(again, made(9))
-    third, _, _ = opened(tmp_path, 3)
+    third, _, _ = opened(tmp_path, 3, boot="of another host")
     assert third.read().entry == later
 
 
