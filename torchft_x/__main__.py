@@ -19,6 +19,7 @@ from torchft_x.errors import TorchftXError
 
 _USAGE = f"""torchft_x {__version__}
 
+    torchft_x demo [--steps N]                           train with two groups on this machine, and kill one
     torchft_x lighthouse --min_replicas N [...]          the service that decides who trains together
     torchft_x supervise --group G --groups N [...] -- SCRIPT [ARG...]
                                                          run one replica group and restart it when it dies
@@ -41,10 +42,11 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
 
-`torchft_x COMMAND --help` tells more. A whole job is started with `torchx run ./components.py:hsdp`.
+`torchft_x COMMAND --help` tells more. A job is started with `torchx run -s local_ft ft.ddp --script SCRIPT`.
 """
 
 _COMMANDS = {  # subcommand -> module:function, and arguments of the function before the command line's words
+    "demo": "launch.demo:main",
     "lighthouse": "launch.cli:lighthouse",
     "supervise": "launch.cli:supervise",
     "accompany": "launch.cli:accompany",
