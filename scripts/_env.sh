@@ -42,7 +42,7 @@ if ! is_made; then
             kill $clock 2>/dev/null
             return $code
         }
-        echo "Making the Python environment in $venv: once, 2 to 10 minutes, about 1.3 GB on disk (several more with a CUDA build of PyTorch)." &&
+        echo "Making the Python environment in $venv: once, 2 to 10 minutes, about $([ -n "$extra" ] && echo 1.5 || echo 0.9) GB on disk (several more with a CUDA build of PyTorch)." &&
             { [ "$("$venv/bin/python" --version 2>&1)" = "$(python3 --version)" ] || python3 -m venv --clear "$venv"; } &&
             echo "  1/2 $torch" &&
             pip "$torch" &&
