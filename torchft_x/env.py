@@ -17,24 +17,24 @@ from math import nan
 from torchft_x.errors import ConfigError
 
 LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # address of the lighthouse, or of several with commas
-MANAGER_PORT = "TORCHFT_MANAGER_PORT"
-TIMEOUT = "TORCHFT_TIMEOUT_SEC"
-QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
+MANAGER_PORT = "TORCHFT_MANAGER_PORT"  # port of a group's server; unset or 0: a free one
+TIMEOUT = "TORCHFT_TIMEOUT_SEC"  # seconds, at most, for a reduction, a heal or a vote
+QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"  # seconds, at most, for a quorum
 STRAGGLER_TIMEOUT = "TORCHFT_X_STRAGGLER_TIMEOUT"  # seconds by which another group may be later than the own one
-CONNECT_TIMEOUT = "TORCHFT_CONNECT_TIMEOUT_SEC"
-QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
+CONNECT_TIMEOUT = "TORCHFT_CONNECT_TIMEOUT_SEC"  # seconds, at most, to find store, group server and lighthouse
+QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"  # without effect; the group server reconnects by itself
 USE_BUCKETIZATION = "TORCHFT_USE_BUCKETIZATION"  # for DiLoCo; exactly "True" turns it on, anything else off
-REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
-NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
+REPLICA_GROUP_ID = "REPLICA_GROUP_ID"  # number or name of this group, stable over restarts
+NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"  # number of groups of the job, present or not
 _PYTHONPATH = "PYTHONPATH"  # Python's own
 
 # Variables of torchrun, all about one replica group
-RANK = "RANK"
-WORLD_SIZE = "WORLD_SIZE"
+RANK = "RANK"  # rank in the group
+WORLD_SIZE = "WORLD_SIZE"  # number of ranks of the group
 LOCAL_RANK = "LOCAL_RANK"  # rank on this host
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # number of ranks on this host
-MASTER_ADDR = "MASTER_ADDR"
-MASTER_PORT = "MASTER_PORT"
+MASTER_ADDR = "MASTER_ADDR"  # host of the group's store
+MASTER_PORT = "MASTER_PORT"  # port of the group's store
 USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun itself hosts the store at MASTER_ADDR:MASTER_PORT
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # JSON file with the error of a worker, or of a process of a local scheduler
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # prefix of keys, because torchrun keeps the store over its restarts
@@ -62,17 +62,17 @@ NOTICE = "TORCHFT_X_NOTICE"  # for a supervisor: seconds between its SIGTERM and
 WARM = "TORCHFT_X_WARM"  # "0": no attempt of a group is forked from a pre-imported process
 WARM_IMPORTS = "TORCHFT_X_WARM_IMPORTS"  # imports of that process besides torch, with commas; unset: the script's own
 STATE_HOME = "XDG_STATE_HOME"  # folder for programs' state; ~/.local/state if unset
-SLURM_JOB_ID = "SLURM_JOB_ID"
+SLURM_JOB_ID = "SLURM_JOB_ID"  # set by Slurm: number of the job
 SLURM_NODE_NAME = "SLURMD_NODENAME"  # set by Slurm in all processes of a job: this node
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node on which srun runs
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
-HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
+HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"  # AMD's
 ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts only devices that this one leaves
 ZE_AFFINITY_MASK = "ZE_AFFINITY_MASK"  # Intel's
 KUBECONFIG = "KUBECONFIG"  # Kubernetes': its configuration files
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 TIME_SCALE = "TORCHFT_X_TIME_SCALE"  # tests only: factor for the times of torchft_x.timing and the tests' deadlines
-LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"  # debug, info, warning or error
 LOG_FORMAT = "TORCHFT_X_LOG_FORMAT"  # format of our processes' output: "text", or "json" for one object a line
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
 NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: its own watchdog's reaction to an NCCL error
