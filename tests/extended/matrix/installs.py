@@ -149,7 +149,7 @@ def _pip(python: Path, *words: str) -> None:
     command = [str(python), "-m", "pip", words[0], "-qq", "--no-index", "--no-deps", "--no-build-isolation", *words[1:]]
     done = _run(command, python.parent, environment(PIP_DISABLE_PIP_VERSION_CHECK="1"))
     assert done.returncode == 0, (
-        f"pip {words[0]} failed; the base environment needs pip and setuptools>=68: {done.stderr}"
+        f"pip {words[0]} failed; the base environment needs pip and setuptools>=77: {done.stderr}"
     )
 
 
