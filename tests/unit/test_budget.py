@@ -44,11 +44,11 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1565, 7),
+    "": (1566, 7),
     "comm": (6860, 55),
     "compat": (1160, 1),
     "core": (9510, 44),
-    "launch": (17090, 133),
+    "launch": (17210, 133),
     "observe": (4500, 39),
     "rpc": (6920, 59),
     "train": (10980, 51),
