@@ -22,7 +22,7 @@ def test_a_reader_of_the_error_file_sees_it_whole(tmp_path: Path) -> None:
     error = tmp_path / "error.json"
     error.write_text("{}")
     with error.open() as reader:
-        last_words.write(1, "group 1 gave up", {env.ERROR_FILE: str(error)})
+        last_words.write(1, "group 1 gave up", None, {env.ERROR_FILE: str(error)})
         assert reader.read() == "{}"
     assert [path.name for path in tmp_path.iterdir()] == ["error.json"]
 
