@@ -25,11 +25,6 @@ class Sheet:
     def dot(self, x: float, y: float, color: str, radius: float = 4) -> None:
         self._shapes.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='{radius}' fill='{color}'/>")
 
-    def box(self, x: float, y: float, width: float, height: float, color: str) -> None:
-        self._shapes.append(
-            f"<rect x='{x:.1f}' y='{y:.1f}' width='{max(0, width):.1f}' height='{max(0, height):.1f}' fill='{color}'/>"
-        )
-
     def area(self, points: Iterable[tuple[float, float]], color: str) -> None:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self._shapes.append(f"<polygon points='{path}' fill='{color}'/>")

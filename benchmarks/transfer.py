@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import resource
+import socket
 import sys
 import threading
 import time
@@ -73,9 +74,6 @@ class Source:
 
     def raw(self, megabytes: int) -> int:
         """Serve as many plain bytes over TCP, and return the port."""
-        import socket
-
-        from benchmarks.evidence.bench_transfer import serve_raw
         from torchft_x.transfer.format.memory import allocate, memory_of
 
         listener = socket.create_server(("127.0.0.1", 0))
@@ -162,7 +160,6 @@ class Receiver:
 
     def raw(self, port: int, streams: int) -> float:
         """Copy plain bytes over TCP, first into new memory, later into the same, and return the seconds."""
-        from benchmarks.evidence.bench_transfer import receive_raw
         from torchft_x.transfer.format.memory import allocate, memory_of
 
         new = self.buffer is None
@@ -174,6 +171,41 @@ class Receiver:
         if new:
             self.before = _memory("VmRSS")
         return seconds
+
+
+SLICE = 4 << 20  # bytes of one recv_into
+
+
+def serve_raw(listener: socket.socket, data: memoryview) -> None:
+    """Read two bytes (part, parts) from each connection, and send that part of `data`."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            part, parts = connection.recv(2)
+            size = len(data) // parts
+            connection.sendall(data[part * size : (part + 1) * size])
+
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def receive_raw(port: int, memory: memoryview, streams: int) -> None:
+    """Fill `memory` from the raw port, over `streams` connections at a time."""
+    size = len(memory) // streams
+
+    def part(i: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.sendall(bytes([i, streams]))
+            done, end = i * size, (i + 1) * size
+            while done < end:
+                done += s.recv_into(memory[done : min(done + SLICE, end)])
+
+    threads = [threading.Thread(target=part, args=(i,)) for i in range(streams)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
 
 
 def processor_seconds() -> float:
