@@ -9,7 +9,6 @@ docs/torchft.md describes it. New scripts import from `torchft_x`.
 
 * `names`: where each name of each module is; the missing names, and why.
 * `modules`: makes these modules when they are imported, here and under the name torchft.
-* `differences`: names with another meaning on purpose, and the defects of torchft that are gone.
 * `__main__`: the command. `titan`: torchtitan's train module with torchft_x as its torchft.
 
 The package adapters has the names that are more than another name of ours. The folder path is for PYTHONPATH, by which

@@ -1,29 +1,16 @@
-"""Tables of docs/torchft.md that are generated from code.
-
-``pytest --rewrite tests/unit/compat/test_page.py`` writes them.
-"""
+"""Tables of docs/torchft.md that are generated from code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-
-from torchft_x.compat import differences
-from torchft_x.compat.differences import table
-from torchft_x.compat.names import LACKING
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "torchft.md"
 
 
-def _lacking() -> str:
-    return table(["torchft", "instead"], [[f"`{name}`", why] for name, why in LACKING.items()])
-
-
-TABLES: Mapping[str, Callable[[], str]] = {
-    "differences": differences.differences,
-    "gone": differences.gone,
-    "lacking": _lacking,
-}
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
 def put(text: str, name: str, words: str, command: str = "") -> str:
