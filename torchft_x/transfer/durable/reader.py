@@ -17,7 +17,7 @@ from torchft_x.transfer.durable.pieces import Box, check_tiling, held, whole
 from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Index
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
-from torchft_x.transfer.format.digests import digest, digest_1
+from torchft_x.transfer.format.digests import digest
 from torchft_x.transfer.format.flatten import is_dtensor
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.leaves import Leaf
@@ -153,10 +153,9 @@ class Saved:
                 )
             data = allocate(len(read))
             memory_of(data)[:] = read
-            digest_of = digest if index.digest_form > 1 else digest_1
             for i in run:
                 at = blocks[i].start - first
-                if digest_of(data[at : at + blocks[i].nbytes]) != index.digests[i]:
+                if digest(data[at : at + blocks[i].nbytes]) != index.digests[i]:
                     raise DamagedError(
                         f"checkpoint {self._store.shown}: {file} is damaged between bytes {blocks[i].start} and "
                         f"{blocks[i].start + blocks[i].nbytes}; {GO_ON}."

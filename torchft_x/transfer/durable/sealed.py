@@ -26,7 +26,6 @@ from torchft_x.transfer.format.limits import MAX_DIMS, MAX_MANIFEST_BYTES, MAX_R
 from torchft_x.transfer.format.memory import contiguous_stride
 
 FORMAT = "torchft_x/durable/2"
-_READ = (FORMAT, "torchft_x/durable/1")
 MAX_SEALED_BYTES = 4 * MAX_MANIFEST_BYTES  # bytes, with the digests of a shard of some TB
 
 
@@ -54,7 +53,6 @@ class Index:
     pieces: list[tuple[int, list[int]]]  # for each tensor of the layout: its index in the state, and its offset there
     digests: list[int]  # digests of the blocks
     nbytes: int  # bytes of the data
-    digest_form: int = 2  # version of the digest function: 1 for `digest_1`
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,7 @@ def open_index(data: bytes) -> tuple[Index, Layout]:
     head = Index(
         **_common(value), rank=_int(value, "rank", MAX_RANKS), pieces=[_piece(p) for p in pieces], digests=digests,
         nbytes=_int(value, "nbytes", 2 * MAX_STATE_BYTES),
-        digest_form=_int(value, "digest_form", 2) if value["format"] == FORMAT else 1,
     )  # fmt: skip
-    _require(head.digest_form > 0, "digests of no form")
     _require(head.rank < head.ranks, "a rank that its group doesn't have")
     _require(len(pieces) == len(layout.tensors), "another number of pieces than of tensors")
     _require(len({i for i, _ in head.pieces}) == len(pieces), "two pieces of one tensor")
@@ -140,12 +136,12 @@ def _open(data: bytes, kind: str) -> tuple[dict[str, Any], Layout]:
     except (ValueError, RecursionError) as e:
         raise TransferError(f"it is not valid JSON ({str(e)[:100]}).") from None
     found = value.get("format") if isinstance(value, dict) else None
-    if found not in _READ:
+    if found != FORMAT:
         raise TransferError(
-            f"it has format {str(found)[:60]!r}, and this torchft_x reads {FORMAT!r}; a newer version wrote it."
+            f"it has format {str(found)[:60]!r}, and this torchft_x reads {FORMAT!r}; another version wrote it."
         )
     _require(value.get("kind") == kind, f"kind {str(value.get('kind'))[:60]!r}")
-    return value, layouts.parse(layout.removesuffix(b"\n"), (layouts.FORMAT, layouts.FORMAT_1))
+    return value, layouts.parse(layout.removesuffix(b"\n"))
 
 
 def _common(value: dict[str, Any]) -> dict[str, Any]:

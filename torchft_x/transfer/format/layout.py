@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +39,6 @@ from torchft_x.transfer.format.limits import (
 from torchft_x.transfer.format.memory import extent, uncollected
 
 FORMAT = "torchft_x/2"
-FORMAT_1 = "torchft_x/1"  # differs only in the digests of the blocks (`digests.digest_1`)
 
 
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES.values()}
@@ -94,8 +92,8 @@ def dump(layout: Layout) -> bytes:
 
 
 @uncollected
-def parse(text: bytes, formats: Sequence[str] = (FORMAT,)) -> Layout:
-    """Return the layout of a manifest from another process, of one of `formats`.
+def parse(text: bytes) -> Layout:
+    """Return the layout of a manifest from another process.
 
     Checks the tables completely, so that every view made from them stays inside its blob. The tree is checked when it
     is walked (`rebuild`). Raises `TransferError`.
@@ -106,7 +104,7 @@ def parse(text: bytes, formats: Sequence[str] = (FORMAT,)) -> Layout:
         value = json.loads(text, parse_int=_parse_int if _LONG.search(text) else None)
     except (ValueError, RecursionError) as e:
         raise TransferError(f"the manifest is not valid JSON ({str(e)[:100]}).") from None
-    if not isinstance(value, dict) or value.get("format") not in formats:
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
         raise TransferError(f"the manifest has format {str(found)[:60]!r}, this process reads {FORMAT!r}.")
     if value.get("byteorder") != sys.byteorder:

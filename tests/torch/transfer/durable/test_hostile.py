@@ -154,7 +154,7 @@ def test_a_newer_format_is_said_and_not_skipped(store: Store, tmp_path: Path) ->
     _, name = both(store)
     path = tmp_path / str(name) / "manifest.json"
     path.write_bytes(resealed(path.read_bytes(), lambda head: head.update(format="torchft_x/durable/9")))
-    with pytest.raises(TransferError, match=r"step-00000002.*manifest\.json: .*durable/9.*a newer version wrote it"):
+    with pytest.raises(TransferError, match=r"step-00000002.*manifest\.json: .*durable/9.*another version wrote it"):
         newest(store)
 
 

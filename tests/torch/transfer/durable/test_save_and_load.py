@@ -14,42 +14,16 @@ from torch.distributed.tensor import Replicate, Shard
 from tests.torch.transfer.durable.saving import WAIT, as_rank, cut, load, save
 from tests.torch.transfer.states import same, states, zeroed
 from torchft_x.errors import DeadlineError, TransferError
-from torchft_x.transfer.durable import filling, names, sealed, shard, writer
+from torchft_x.transfer.durable import filling, names, writer
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.format import layout
-from torchft_x.transfer.format.digests import digest_1
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "run"))
-
-
-def as_format_1(patch: pytest.MonkeyPatch) -> None:
-    """What is written from now on is what the first format's writer wrote, but for a field that nobody reads there."""
-    patch.setattr(shard, "digest", lambda data: digest_1(data))
-    patch.setattr(sealed, "FORMAT", "torchft_x/durable/1")
-    patch.setattr(layout, "FORMAT", "torchft_x/1")
-
-
-def test_a_checkpoint_of_the_first_format_is_read_and_its_digests_count(store: Store, tmp_path: Path) -> None:
-    state = {"w": torch.randn(400_000), "small": torch.arange(9)}
-    with pytest.MonkeyPatch.context() as patch:
-        as_format_1(patch)
-        name = save(store, state, 5)
-    assert same(load(store), state)
-    data = next((tmp_path / "run").glob("*/*.data"))
-    assert b"torchft_x/durable/1" in next(data.parent.glob("shard-*.json")).read_bytes()
-    with open(data, "r+b") as file:
-        file.seek(1 << 20)
-        byte = file.read(1)
-        file.seek(1 << 20)
-        file.write(bytes([byte[0] ^ 1]))
-    with pytest.raises(TransferError, match="is damaged between bytes"):
-        Saved(store, name).load()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
