@@ -91,3 +91,8 @@ class UnsavedError(TransferError):
 
 class StepError(TorchftXError, RuntimeError):
     """Training can't go on."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type: torch appends pages of stack traces."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

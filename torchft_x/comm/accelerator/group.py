@@ -31,7 +31,7 @@ from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, split_store_address
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
-from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, first_line
 from torchft_x.timing import TIMING
 
 _log = logging.getLogger(__name__)
@@ -136,8 +136,7 @@ class AcceleratorGroup(ProcessGroup):
         except TorchftXError as e:
             self._finish(members, e)
         except Exception as e:
-            first = (str(e).strip().splitlines() or [type(e).__name__])[0]
-            self._finish(members, CollectiveError(f"Configuring {members.info} failed: {first}"))
+            self._finish(members, CollectiveError(f"Configuring {members.info} failed: {first_line(e)}"))
 
     _backend_type = "NCCL"  # torch's name of the backend
 
@@ -254,7 +253,7 @@ class AcceleratorGroup(ProcessGroup):
         if cause is None:
             why = f"{op} on {members.info} timed out after {self._timeout:g} s; the group was aborted."
         else:
-            why = f"{op} on {members.info} failed: {(str(cause).strip().splitlines() or [type(cause).__name__])[0]}"
+            why = f"{op} on {members.info} failed: {first_line(cause)}"
         return copy.copy(self._finish(members, CollectiveError(why)))
 
     # -- the device --
@@ -307,4 +306,4 @@ def _abort(backend: Any) -> None:
     try:
         backend.abort()
     except RuntimeError as e:
-        _log.warning("The abort of a communicator failed: %s", (str(e).splitlines() or [""])[0])
+        _log.warning("The abort of a communicator failed: %s", first_line(e))

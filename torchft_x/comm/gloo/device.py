@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torchft_x.comm.store import sockets
 from torchft_x.descriptors import epolls, port_not_inherited, registered
 from torchft_x.env import ADVERTISE_HOST
-from torchft_x.errors import AddressError
+from torchft_x.errors import AddressError, first_line
 
 _ATTEMPTS = 3  # other threads may open event loops while we search for ours; that rarely happens twice
 
@@ -108,7 +108,7 @@ def _create(host: str) -> Device:
         except (RuntimeError, ValueError) as e:
             raise AddressError(
                 f"gloo can't listen on {host!r}: it is not an address of this machine. Set {ADVERTISE_HOST} "
-                f"(or `host`) to the address others reach this machine by. ({_first_line(e)})"
+                f"(or `host`) to the address others reach this machine by. ({first_line(e)})"
             ) from None
         loops = [(epoll, sockets.listener_inode(epoll)) for epoll in epolls() - before]
         loops = [(epoll, inode) for epoll, inode in loops if inode is not None]
@@ -129,7 +129,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _first_line(e: BaseException) -> str:
-    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__

@@ -22,7 +22,7 @@ from torchft_x.comm.gloo.device import Device
 from torchft_x.comm.rank_info import RankInfo, refusal
 from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, split_store_address
-from torchft_x.errors import CollectiveError, TorchftXError
+from torchft_x.errors import CollectiveError, TorchftXError, first_line
 from torchft_x.net import Address
 from torchft_x.timing import TIMING
 
@@ -206,8 +206,7 @@ def _read_notice(raw: bytes) -> list[tuple[str, str]]:
         return []
 
 
-def _plain(cause: BaseException | None) -> str:
+def _plain(cause: BaseException) -> str:
     """Return a gloo or store message as one line, without source locations, advice and stack traces."""
-    line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-    line = _SOURCE_LINE.sub("", line).split(" This is typically", 1)[0]
+    line = _SOURCE_LINE.sub("", first_line(cause)).split(" This is typically", 1)[0]
     return line.strip().rstrip(".")

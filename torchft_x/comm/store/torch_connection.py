@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torchft_x.comm.store import wire
 from torchft_x.comm.store.client import connect_socket
 from torchft_x.descriptors import close
-from torchft_x.errors import UnreachableError
+from torchft_x.errors import UnreachableError, first_line
 from torchft_x.net import Address
 
 _POLL = 0.002  # seconds between two requests for keys that are awaited
@@ -37,8 +37,7 @@ class TorchConnection:
         try:
             self._tcp = dist.TCPStore(*address, None, False, timeout=limit, wait_for_workers=False)
         except (RuntimeError, ValueError) as e:
-            first = (str(e).splitlines() or [type(e).__name__])[0]
-            raise UnreachableError(f"The store at {self.where} did not answer: {first}") from None
+            raise UnreachableError(f"The store at {self.where} did not answer: {first_line(e)}") from None
 
     @property
     def is_open(self) -> bool:

@@ -87,7 +87,8 @@ class AllMin:
             mesh, client = self._mesh, self._client
         if mesh is None or mesh.config_id != config_id:
             return
-        if mesh.end("the group was aborted") and client is not None:
+        mesh.end("the group was aborted")
+        if mesh.connecting and client is not None:
             client.shut()  # it may be waiting for a store that doesn't answer
 
     def shutdown(self) -> None:
@@ -95,7 +96,6 @@ class AllMin:
             mesh, self._mesh, self._client = self._mesh, None, None
             self.minimum = _not_started
         if mesh is not None:
-            mesh.end("the group was shut down")
             mesh.close()
 
     def _client_of(self, address: Address | KeyedAddress) -> StoreClient:

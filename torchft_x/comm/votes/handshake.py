@@ -1,25 +1,101 @@
-"""Accepts connections of members: a caller first sends its rank and the listener's secret."""
+"""The sockets of one end of a vote, and how members connect: a caller first sends its rank and the listener's secret."""
 
 from __future__ import annotations
 
 import errno
 import hmac
+import json
+import secrets
 import selectors
 import socket
 import struct
+import threading
 from collections.abc import Callable
 
-from torchft_x.descriptors import not_inherited
+from torchft_x.comm.store.create import listen
+from torchft_x.descriptors import close, not_inherited, shut
 
 _HELLO = struct.Struct("!8s16sI")  # first message: the name below, the listener's secret, the caller's rank
 _NAME = b"tfx vote"
-SECRET_BYTES = 16
+_SECRET_BYTES = 16
 _MAX_STRANGERS = 64  # connections without a complete first message; with more, the oldest is closed
 
 
 def introduction(secret: bytes, rank: int) -> bytes:
     """Return the first message of a connection to the listener that has this secret."""
     return _HELLO.pack(_NAME, secret, rank)
+
+
+def read_contact(raw: bytes) -> tuple[tuple[str, int], bytes]:
+    """Return a listener's address and secret. Raises ValueError, TypeError or KeyError if that is no contact."""
+    said = json.loads(raw)
+    return (str(said["host"]), int(said["port"])), bytes.fromhex(said["secret"])
+
+
+class VoteSockets:
+    """The sockets of one end of a vote, used by one thread at a time. `end` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(_SECRET_BYTES)  # proves that a caller has read our contact
+        self._using = threading.Lock()  # held by the thread that uses the sockets; only its holder may close them
+        self._lock = threading.Lock()  # guards `_open` and `_why`; never held while waiting
+        self._why = ""  # why it has ended, as a clause; empty if it hasn't
+        self._open: list[socket.socket] = []  # all open sockets
+        self._listener: socket.socket | None = None  # set while connecting
+
+    def end(self, why: str) -> None:
+        """End the vote and release waiting callers, here and, by closed connections, in other members."""
+        with self._lock:
+            self._why = self._why or why
+            for sock in self._open:
+                shut(sock)
+
+    def close(self) -> None:
+        """End the vote, if it hasn't ended, and close the sockets once the thread that uses them has returned."""
+        self.end("the group was shut down")
+        with self._using, self._lock:
+            for sock in self._open:
+                close(sock)
+            self._open, self._listener = [], None
+
+    def _keep(self, sock: socket.socket) -> socket.socket:
+        with self._lock:
+            self._open.append(sock)
+            if self._why:
+                shut(sock)
+        return sock
+
+    def _drop(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open.remove(sock)
+        close(sock)
+
+    def _listen(self, host: str, backlog: int) -> str:
+        """Listen on a free port, and return the contact for the callers."""
+        listener, shown = listen(host, 0, backlog=backlog)
+        self._listener = self._keep(listener)
+        listener.setblocking(False)
+        return json.dumps({"host": shown, "port": listener.getsockname()[1], "secret": self._secret.hex()})
+
+    def _accept(
+        self, missing: set[int], links: dict[int, socket.socket], tick: float, check: Callable[[set[int]], None]
+    ) -> None:
+        """Move the `missing` ranks to `links` as they connect, and close the listener when all have.
+
+        Every `tick` seconds it calls ``check(missing)``, which raises to end this.
+        """
+        assert self._listener is not None, "we listen"
+        with Acceptor(self._listener, self._secret, self._keep, self._drop) as reception:
+            while missing:
+                check(missing)
+                for rank, sock in reception.members(tick):
+                    if rank in missing:
+                        missing.remove(rank)
+                        links[rank] = sock
+                    else:
+                        self._drop(sock)
+        self._drop(self._listener)
+        self._listener = None
 
 
 class Acceptor:

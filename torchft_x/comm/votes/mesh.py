@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import selectors
 import socket
 import struct
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torchft_x.comm.store.client import MeetingStore
-from torchft_x.comm.store.create import listen
-from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
-from torchft_x.descriptors import close, not_inherited, shut
-from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
+from torchft_x.comm.votes.handshake import VoteSockets, introduction, read_contact
+from torchft_x.descriptors import not_inherited
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError, first_line
 
 _MAX_NOTICE = 512  # bytes that a member publishes about itself in the store
 _TICK = 0.02  # seconds until an abort is noticed while connecting
 _AWAKE = 0.0001  # seconds of polling before a sleep: falling asleep and waking up costs half of a turn
 
 
-class AllMinMesh:
-    """One set of members that vote with each other, as seen by one of them. `end` may be called from any thread.
+class AllMinMesh(VoteSockets):
+    """One set of members that vote with each other, as seen by one of them.
 
     Args:
         rank: our number among the members.
@@ -33,6 +29,7 @@ class AllMinMesh:
     """
 
     def __init__(self, rank: int, names: Sequence[str], config_id: int, width: int) -> None:
+        super().__init__()
         self.config_id = config_id
         self.size = len(names)
         self._rank = rank
@@ -40,14 +37,8 @@ class AllMinMesh:
         self._deadline = 0.0  # monotonic time until which `connect` waits
         self._message = struct.Struct(f"!Q{width}q")  # number of the turn, and a row
         self._turn = 0  # number of turns started
-        self._secret = secrets.token_bytes(SECRET_BYTES)  # proves that a caller has read our address in the store
-        self._using = threading.Lock()  # held by the thread that uses the sockets; only its holder may close them
-        self._lock = threading.Lock()  # guards the fields below
-        self._why = ""  # why it has ended, as a clause; empty if it hasn't
-        self._open: list[socket.socket] = []  # all open sockets
-        self._connecting = self.size > 1  # until `connect` has ended
+        self.connecting = self.size > 1  # until `connect` has ended
         self._store: MeetingStore | None = None  # set while connecting
-        self._listener: socket.socket | None = None  # set while connecting
         self._there: dict[int, socket.socket] = {}  # rank to which we send -> connection
         self._back: dict[int, socket.socket] = {}  # rank from which we receive -> connection
         self._receivers = _receivers_of(rank, self.size)  # ranks to which we send, in the order of the rounds
@@ -55,49 +46,17 @@ class AllMinMesh:
     def __repr__(self) -> str:
         return f"rank {self._rank} of {self.size} in {self.config_id}{': ' * bool(self._why)}{self._why}"
 
-    # --- ending: any thread -------------------------------------------------------------------------------------------
-
-    def end(self, why: str) -> bool:
-        """End the mesh and release waiting callers. Return whether it was still connecting."""
-        with self._lock:
-            self._why = self._why or why
-            for sock in self._open:
-                shut(sock)
-            return self._connecting
-
-    def close(self) -> None:
-        """Close the sockets, once the thread that uses them has returned. Call `end` first."""
-        with self._using, self._lock:
-            for sock in self._open:
-                close(sock)
-            self._open, self._there, self._back = [], {}, {}
-
-    def _keep(self, sock: socket.socket) -> socket.socket:
-        with self._lock:
-            self._open.append(sock)
-            if self._why:
-                shut(sock)
-        return sock
-
-    def _drop(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._open.remove(sock)
-        close(sock)
-
     # --- connecting ---------------------------------------------------------------------------------------------------
 
     def offer(self, store: MeetingStore, host: str) -> None:
         """Publish our address to the members. Raises `UnreachableError` if the store is lost meanwhile."""
-        listener, shown = listen(host, 0, backlog=256)
         with self._using:
-            self._listener = self._keep(listener)
             self._store = store
-            listener.setblocking(False)
-            notice = {"host": shown, "port": listener.getsockname()[1], "secret": self._secret.hex()}
+            notice = self._listen(host, 256)
             try:
-                store.set(_key(self._rank), json.dumps(notice))
+                store.set(_key(self._rank), notice)
             except RuntimeError as e:
-                raise UnreachableError(f"The store where the members meet is lost: {_first_line(e)}") from None
+                raise UnreachableError(f"The store where the members meet is lost: {first_line(e)}") from None
 
     def connect(self, timeout: float) -> None:
         """Connect with the members, after `offer`. Ends the mesh if it raises."""
@@ -107,39 +66,28 @@ class AllMinMesh:
                 self._connect()
             except (OSError, RuntimeError, ValueError) as e:
                 released = f"{self._label} was released: {self._why}." if self._why else ""
-                error: TorchftXError = CollectiveError(released or f"{self._label} failed: {_first_line(e)}")
+                error: TorchftXError = CollectiveError(released or f"{self._label} failed: {first_line(e)}")
                 if isinstance(e, TorchftXError):
                     error = e
                 self.end(str(error))
                 raise error from None
             finally:
-                self._store, self._connecting = None, False
+                self._store, self.connecting = None, False
 
     def _connect(self) -> None:
-        store, listener = self._store, self._listener
+        store = self._store
         assert store is not None, "offer() comes first"
-        assert listener is not None, "offer() comes first"
         for rank in self._receivers:
             self._there[rank] = self._call(store, rank)
         wanted = {rank for rank in range(self.size) if self._rank in _receivers_of(rank, self.size)}
-        with Acceptor(listener, self._secret, self._keep, self._drop) as reception:
-            while wanted:
-                self._check(sorted(wanted))
-                for rank, sock in reception.members(_TICK):
-                    if rank in wanted:
-                        wanted.remove(rank)
-                        self._back[rank] = sock
-                    else:
-                        self._drop(sock)
-        self._drop(listener)
-        self._listener = None
+        self._accept(wanted, self._back, _TICK, self._check)
         store.drop([_key(self._rank)])  # all members that had to read it are connected
 
-    def _check(self, missing: Sequence[int]) -> None:
+    def _check(self, missing: Iterable[int]) -> None:
         if self._why:
             raise CollectiveError(f"{self._label} was released: {self._why}.")
         if time.monotonic() > self._deadline:
-            who = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in missing)
+            who = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in sorted(missing))
             raise DeadlineError(f"{self._label} failed: {who} did not come in time.")
 
     def _call(self, store: MeetingStore, rank: int) -> socket.socket:
@@ -149,8 +97,7 @@ class AllMinMesh:
         try:
             if len(raw) > _MAX_NOTICE:
                 raise ValueError(f"{len(raw)} bytes")
-            notice = json.loads(raw)
-            where, secret = (str(notice["host"]), int(notice["port"])), bytes.fromhex(notice["secret"])
+            where, secret = read_contact(raw)
         except (ValueError, TypeError, KeyError) as e:
             raise CollectiveError(
                 f"{self._label} failed: what {self._name(rank)} says of itself is no address: {e}."
@@ -277,11 +224,6 @@ def _receivers_of(rank: int, size: int) -> list[int]:
 
 def _key(rank: int) -> str:
     return f"vote/{rank}"
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error: torch's store appends pages of stack traces."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _send_rest(sock: socket.socket, data: bytes, deadline: float) -> None:

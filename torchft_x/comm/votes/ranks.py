@@ -12,19 +12,15 @@ Messages carry their quorum and step: leftovers from a step that was given up ar
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import secrets
 import select
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torchft_x.comm.store.create import listen
-from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
+from torchft_x.comm.votes.handshake import VoteSockets, introduction, read_contact
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
@@ -65,7 +61,7 @@ class Decision:
     wrong: bool = False  # and this group's state is not that of most groups
 
 
-class Hub:
+class Hub(VoteSockets):
     """Rank 0's end of the vote. Used by one thread at a time, except for `end`.
 
     Args:
@@ -74,21 +70,12 @@ class Hub:
     """
 
     def __init__(self, host: str, ranks: int) -> None:
+        super().__init__()
         self.ranks = ranks  # fixed
         self.owes_start = False  # a commit was sent, and the start of the next step was not
-        self._secret = secrets.token_bytes(SECRET_BYTES)
-        self._listener: socket.socket | None
-        self._listener, shown = listen(host, 0, backlog=max(256, ranks))
-        self._listener.setblocking(False)
-        self.contact = json.dumps(
-            {"host": shown, "port": self._listener.getsockname()[1], "secret": self._secret.hex()}
-        ).encode()
-        self._lock = threading.Lock()  # guards `_open` and `_why`; never held while waiting
-        self._open: list[socket.socket] = [self._listener]  # all open sockets
-        self._why = ""  # why it has ended, as a clause; empty if it hasn't
-        self._using = threading.Lock()  # held by the thread that uses the sockets; only its holder may close them
+        self.contact = self._listen(host, max(256, ranks)).encode()
         self._links: dict[int, socket.socket] = {}  # rank -> non-blocking connection
-        self._heard: dict[int, bytes] = {}  # bytes received from each rank and not yet parsed
+        self._heard: dict[int, bytes] = {}  # bytes received from ranks and not yet parsed
 
     def __repr__(self) -> str:
         return f"Hub({len(self._links)} of {self.ranks - 1} ranks{': ' * bool(self._why)}{self._why})"
@@ -131,42 +118,17 @@ class Hub:
         self.owes_start = False
         self._tell(_WORD.pack(_START, _YES * runs_on | _ALONE * (not connected), 0, quorum, step))
 
-    def end(self, why: str) -> None:
-        """End the vote and release waiting callers, here and, by closed connections, in other ranks. Any thread."""
-        with self._lock:
-            self._why = self._why or why
-            for sock in self._open:
-                shut(sock)
-
-    def close(self) -> None:
-        self.end("the group was shut down")
-        with self._using, self._lock:
-            for sock in self._open:
-                close(sock)
-            self._open, self._links, self._listener = [], {}, None
-
     # --- private ------------------------------------------------------------------------------------------------------
 
     def _connect(self, deadline: float) -> None:
         """Accept the connections of the other ranks."""
-        if self._listener is None:
-            return
-        missing = set(range(1, self.ranks)) - set(self._links)
-        with Acceptor(self._listener, self._secret, self._keep, self._drop) as reception:
-            while missing:
-                self._check(missing, deadline)
-                for rank, sock in reception.members(_TICK):
-                    if rank in missing:
-                        missing.remove(rank)
-                        self._links[rank], self._heard[rank] = sock, b""
-                    else:
-                        self._drop(sock)
-        self._drop(self._listener)
-        self._listener = None
+        if self._listener is not None:
+            missing = set(range(1, self.ranks)) - set(self._links)
+            self._accept(missing, self._links, _TICK, lambda missing: self._check(missing, deadline))
 
     def _vote(self, rank: int, sock: socket.socket, quorum: int, step: int) -> RankVote | None:
         """Return the rank's vote on this step if it has come, otherwise None."""
-        heard = self._heard[rank]
+        heard = self._heard.get(rank, b"")
         while True:
             if len(heard) < _VOTE.size:
                 try:
@@ -215,17 +177,6 @@ class Hub:
             return CollectiveError(f"the vote inside the group was released: {self._why}.")
         return CollectiveError(f"the connection to group rank {rank} broke: {words}.")
 
-    def _keep(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._open.append(sock)
-            if self._why:
-                shut(sock)
-
-    def _drop(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._open.remove(sock)
-        close(sock)
-
 
 class Spoke:
     """Another rank's end of the vote. Used by one thread at a time, except for `end`.
@@ -244,8 +195,7 @@ class Spoke:
         self._why = ""  # why it has ended, as a clause; empty if it hasn't
         self._heard = b""  # bytes received and not yet parsed
         try:
-            said = json.loads(contact)
-            where, secret = (str(said["host"]), int(said["port"])), bytes.fromhex(said["secret"])
+            where, secret = read_contact(contact)
             hello = introduction(secret, rank)
         except (ValueError, TypeError, KeyError, struct.error) as e:
             raise RefusedError(f"what group rank 0 says about its address is not understood: {e}.") from None
