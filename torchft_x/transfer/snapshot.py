@@ -120,7 +120,7 @@ class SnapshotStore:
         if sum(layout.blobs) < least:
             return None
         starts, length = place_blobs(layout.blobs)
-        memory = self._reserve(length, _on_accelerator(sources))
+        memory = self._reserve(length, on_accelerator(sources))
         copy_to_host(sources, starts, memory.data)
         snapshot = Snapshot(state, layout, memory)
         snapshot.owed = owed
@@ -138,7 +138,7 @@ class SnapshotStore:
         Memory that was never touched takes several times as long to write, and others wait while a snapshot is taken.
         """
         layout, sources = flatten(state_dict)
-        length, pinned = max(place_blobs(layout.blobs)[1], 1), _on_accelerator(sources)
+        length, pinned = max(place_blobs(layout.blobs)[1], 1), on_accelerator(sources)
         if self._may_borrow(length, pinned):
             return
         threading.Thread(target=self._make, args=(length, pinned), name="checkpoint-memory", daemon=True).start()
@@ -147,7 +147,7 @@ class SnapshotStore:
         """Make a spare buffer, unless there is one. Never raises: if there is no memory, the first heal reports it."""
         with self._changed:
             buffers = [*self._spare, *(s.memory for s in self._alive)]
-            if self._closed or any(_serves(b, length, pinned) for b in buffers):
+            if self._closed or any(serves(b.data, length, pinned) for b in buffers):
                 return
         try:
             buffer = allocate_buffer(length, pinned=pinned, shared=self._shared)
@@ -195,7 +195,7 @@ class SnapshotStore:
             for oldest in self._alive[: max(len(self._alive) - MAX_ALIVE + 1, 0)]:
                 oldest.revoked = True  # its memory is freed when its readers notice
                 self._alive.remove(oldest)
-            self._spare = [b for b in self._spare if _serves(b, length, pinned)]
+            self._spare = [b for b in self._spare if serves(b.data, length, pinned)]
             if not self._spare and len(self._alive) >= STANDING_BUFFERS:
                 self._give_up_unread(length, pinned)
             self._spare.sort(key=lambda buffer: buffer.data.numel())
@@ -211,7 +211,7 @@ class SnapshotStore:
         New memory would cost the training thread several times the copy.
         """
         for snapshot in self._alive:
-            if snapshot.readers == 0 and not snapshot.memory.lent and _serves(snapshot.memory, length, pinned):
+            if snapshot.readers == 0 and not snapshot.memory.lent and serves(snapshot.buffer, length, pinned):
                 self._alive.remove(snapshot)
                 snapshot.revoked = True
                 self._spare.append(snapshot.memory)
@@ -310,12 +310,13 @@ class SnapshotStore:
             self._alive, self._spare, self._current, self._lent = [], [], None, None
 
 
-def _serves(buffer: Buffer, length: int, pinned: bool) -> bool:
-    return buffer.data.numel() >= length and buffer.data.is_pinned() is pinned
+def serves(memory: Tensor, length: int, pinned: bool) -> bool:
+    """Return whether memory of an earlier copy does for one of `length` bytes."""
+    return memory.numel() >= length and memory.is_pinned() is pinned
 
 
-def _on_accelerator(sources: list[Tensor]) -> bool:
-    """Return whether the snapshot needs pinned memory."""
+def on_accelerator(sources: list[Tensor]) -> bool:
+    """Return whether a copy needs pinned memory."""
     return any(source.device.type != "cpu" for source in sources)
 
 

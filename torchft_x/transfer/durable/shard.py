@@ -18,7 +18,7 @@ from torchft_x.transfer.format.flatten import Flattener, group_tensors
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.leaves import Node
 from torchft_x.transfer.format.memory import allocate, contiguous_stride, populate
-from torchft_x.transfer.snapshot import copy_to_host
+from torchft_x.transfer.snapshot import copy_to_host, on_accelerator, serves
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def freeze(
     specs, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
     layout = Layout(["list", [["T", i] for i in range(len(ours))]], tuple(specs), tuple(sizes))
     starts, length = place_blobs(sizes)
-    pinned = _pinned(sources)
-    if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
+    pinned = on_accelerator(sources)
+    if memory is None or not serves(memory, length, pinned):
         memory = allocate_room(length, pinned)
     copy_to_host(sources, starts, memory)
     return Shard(step, committed_in, rank, ranks, structure, complete, layout, pieces, memory)
@@ -76,11 +76,7 @@ def room_for(state_dict: Any, *, rank: int = 0) -> tuple[int, bool]:
     """Return the bytes that `freeze` of such a state needs, and whether in pinned memory. Raises `LeafError`."""
     walk, ours, _, _ = _ours(state_dict, rank)
     _, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
-    return place_blobs(sizes)[1], _pinned(sources)
-
-
-def _pinned(sources: list[Tensor]) -> bool:
-    return any(source.device.type != "cpu" for source in sources)
+    return place_blobs(sizes)[1], on_accelerator(sources)
 
 
 def allocate_room(length: int, pinned: bool) -> Tensor:

@@ -41,7 +41,7 @@ from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout, dump, parse
 from torchft_x.transfer.format.memory import allocate, memory_of
 from torchft_x.transfer.format.rebuild import find_targets, rebuild
-from torchft_x.transfer.snapshot import copy_to_host
+from torchft_x.transfer.snapshot import copy_to_host, on_accelerator, serves
 from torchft_x.transfer.transport import CheckpointTransport
 
 log = logging.getLogger(__name__)
@@ -114,9 +114,9 @@ class FsspecTransport(CheckpointTransport[T]):
         layout, sources = flatten(state_dict)
         text = dump(layout)
         starts, length = place_blobs(layout.blobs)
-        pinned = any(source.device.type != "cpu" for source in sources)
+        pinned = on_accelerator(sources)
         memory, self._memory = self._memory, None
-        if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
+        if memory is None or not serves(memory, length, pinned):
             memory = allocate(max(length, 1), pinned=pinned)
         copy_to_host(sources, starts, memory)
         self._number += 1
