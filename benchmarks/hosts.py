@@ -35,32 +35,11 @@ class NoHosts(Exception):
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Make two hosts joined by a cable, and remove them at the end. Raise `NoHosts` with the reason if that fails."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        raise NoHosts("two hosts need root and iproute2's ip")
-    names = [f"tfx{os.getpid()}{x}" for x in "ab"]
-    hosts = [Host(f"10.77.1.{i + 1}", f"v{name}"[:15], ("ip", "netns", "exec", name)) for i, name in enumerate(names)]
-    try:
-        for name in names:
-            _ip("netns", "add", name)
-        _ip("-n", names[0], "link", "add", hosts[0].interface, "type", "veth", "peer", "name", hosts[1].interface,
-            "netns", names[1])  # fmt: skip
-        for name, host in zip(names, hosts, strict=True):
-            _ip("-n", name, "addr", "add", f"{host.address}/24", "dev", host.interface)
-            _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", name, "link", "set", host.interface, "up")
-        yield hosts[0], hosts[1]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=_SECONDS)
-
-
-@contextlib.contextmanager
-def star(sources: int, rate: str) -> Iterator[tuple[Host, list[Host]]]:
+def star(sources: int, rate: str = "") -> Iterator[tuple[Host, list[Host]]]:
     """Make a host in the middle, and `sources` more with a cable to it each, and remove them at the end.
 
-    The sources send at most `rate` (in tc's notation: "1gbit"). Raise `NoHosts` with the reason if that fails.
+    The sources send at most `rate` (in tc's notation: "1gbit"), if it is given. Raise `NoHosts` with the reason if
+    that fails.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
         raise NoHosts("hosts need root, and iproute2's ip and tc")
@@ -76,8 +55,9 @@ def star(sources: int, rate: str) -> Iterator[tuple[Host, list[Host]]]:
             for at, cable, last in ((middle, here, 1), (name, there, 2)):
                 _ip("-n", at, "addr", "add", f"10.77.{i + 2}.{last}/24", "dev", cable)
                 _ip("-n", at, "link", "set", cable, "up")
-            shape = ["dev", there, "root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
-            _run("ip", "netns", "exec", name, "tc", "qdisc", "add", *shape)
+            if rate:
+                shape = ["dev", there, "root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
+                _run("ip", "netns", "exec", name, "tc", "qdisc", "add", *shape)
             found.append(Host(f"10.77.{i + 2}.2", there, ("ip", "netns", "exec", name)))
         yield Host("10.77.2.1", "m0", ("ip", "netns", "exec", middle)), found
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import LARGE, SMALL
 from benchmarks.bench import TOLERATED, Bench, Measured
-from benchmarks.hosts import HERE, Host, NoHosts, two_hosts
+from benchmarks.hosts import HERE, Host, NoHosts, star
 from benchmarks.libraries import WORKER, Library
 from benchmarks.processes import Child, GaveUp, Worker, cpu_seconds, free_port, wait_for
 from benchmarks.stats import Goal
@@ -167,8 +167,8 @@ def run_empty(bench: Bench) -> list[Measured]:
     if bench.quick:
         return rows
     try:
-        with two_hosts() as hosts:
-            rows += _empty_of(bench, 2, None, number, hosts)
+        with star(1) as (first, others):
+            rows += _empty_of(bench, 2, None, number, [first, *others])
     except NoHosts as e:
         rows.append(
             Measured(
