@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from tests.torch.comm.members import configure, each, several
-from tests.torch.comm.quantized_member import given
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.quantized import collectives
@@ -61,6 +60,21 @@ def on_all(size: int, meeting: Meeting, run: Callable[[int, Counting], T]) -> li
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "CHUNK", 1 << 10)
+
+
+def given(rank: int) -> list[torch.Tensor]:
+    """Tensors of many shapes, strides and dtypes, with values that differ from rank to rank."""
+    g = torch.Generator().manual_seed(100 + rank)
+    return [
+        torch.randn(300, 70, generator=g),
+        torch.randn(5, generator=g).bfloat16(),
+        torch.randn(0),
+        torch.randn(7, 90, generator=g).half().t(),
+        torch.randn((), generator=g).double(),
+        torch.zeros(200),
+        torch.randn(3, 4, 6, 5, generator=g).to(memory_format=torch.channels_last),
+        torch.randn(33, 2, generator=g)[:, 1],
+    ]
 
 
 def expected(inputs: list[torch.Tensor], fmt: Format) -> torch.Tensor:

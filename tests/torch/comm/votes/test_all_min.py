@@ -172,6 +172,13 @@ def test_who_does_not_come_is_named(crowd: Crowd, meeting: Meeting) -> None:
     assert e.value.suspects == ("g0:x",)
 
 
+def test_who_says_nothing_in_time_is_named(crowd: Crowd, meeting: Meeting) -> None:
+    tallies = crowd(2)
+    connect(tallies, meeting())
+    with pytest.raises(DeadlineError, match=r"nothing came from rank 1 \(g1:x\)"):
+        tallies[0].minimum([5] * WIDTH, 0.2)
+
+
 def test_without_a_store_or_members(crowd: Crowd) -> None:
     (tally,) = crowd(1)
     with socket.socket() as free:

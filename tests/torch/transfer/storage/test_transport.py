@@ -13,7 +13,7 @@ import torch
 
 from tests.torch.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.util import scaled, wait_for
-from torchft_x.errors import ConfigError, TransferError
+from torchft_x.errors import TransferError
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.storage.transport import FsspecTransport
 
@@ -141,8 +141,3 @@ def test_a_group_heals_through_it(tmp_path: Path) -> None:
         assert same(first.history[last], second.history[last])
         run_threads(2, lambda g: both[g].manager.shutdown())
     assert Store(str(tmp_path)).children() == {}
-
-
-def test_a_url_that_can_not_be_used() -> None:
-    with pytest.raises(ConfigError, match="Protocol not known"):
-        FsspecTransport("nosuch://x")
