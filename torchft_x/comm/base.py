@@ -281,6 +281,24 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         self._group_name = None
 
 
+class RebuiltGroup(ProcessGroup):
+    """Process group with its newest set of members in `_present`, which has their `info` and its first `error`."""
+
+    _present: Any = None  # None before the first `configure`
+
+    def errored(self) -> Exception | None:
+        present = self._present
+        return None if present is None else present.error
+
+    def size(self) -> int:
+        present = self._present
+        return 1 if present is None else present.info.size
+
+    def rank(self) -> int:
+        present = self._present
+        return 0 if present is None else present.info.rank
+
+
 def _given(opts: Any) -> Sequence[Any]:
     return () if opts is None else (opts,)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchft_x.errors import CollectiveError, ConfigError
 
@@ -24,10 +24,13 @@ def checked(rank: int, size: int, config_id: int | None) -> RankInfo:
     return RankInfo(rank, size, config_id)
 
 
-def refusal(op: str, info: RankInfo, error: Exception | None) -> CollectiveError:
-    """Return why a collective can't be started. `error` is the group's first failure; None if it is still connecting."""
+def refusal(op: str, members: Any) -> CollectiveError:
+    """Return why a collective can't be started among the `_present` members of a `RebuiltGroup`."""
+    if members is None:
+        return CollectiveError(f"{op} was not started: the group has no members yet; call configure().")
+    error = members.error
     if error is None:
-        return CollectiveError(f"{op} on {info} was not started: configure() is still connecting the members.")
+        return CollectiveError(f"{op} on {members.info} was not started: configure() is still connecting the members.")
     return CollectiveError(
         f"{op} was not started, because the group failed before and needs configure(): {error}",
         getattr(error, "suspects", ()),

@@ -25,7 +25,7 @@ from torch.distributed import Work
 from torchft_x.comm import flight_recorder
 from torchft_x.comm.accelerator.requirements import lacking
 from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
-from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.base import RebuiltGroup
 from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, split_store_address
@@ -40,7 +40,7 @@ _MEET_PAUSE = 0.01  # seconds between two checks whether the other members have 
 _ABORT_LIMIT = 30.0  # seconds that the next communicator waits for the abort of the last one
 
 
-class AcceleratorGroup(ProcessGroup):
+class AcceleratorGroup(RebuiltGroup):
     """Common part of process groups on accelerators. A subclass names the device and creates torch's backend."""
 
     _kind = ""  # "nccl" or "xccl"
@@ -208,24 +208,14 @@ class AcceleratorGroup(ProcessGroup):
         if present is not None:
             self._finish(present, _Ended(f"the group was shut down ({present.info})"))
 
-    def size(self) -> int:
-        present = self._present
-        return 1 if present is None else present.info.size
-
-    def rank(self) -> int:
-        present = self._present
-        return 0 if present is None else present.info.rank
-
     def getBackendName(self) -> str:
         return f"torchft-{self._kind}"
 
     def _issue(self, op: str, *args: Any) -> Work:
         members = self._present
-        if members is None:
-            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
-        group = members.group  # read once: another thread may release it
-        if members.error is not None or (group is None and not members.built.is_set()):
-            return FailedWork(refusal(op, members.info, members.error))
+        group = None if members is None else members.group  # read once: another thread may release it
+        if members is None or members.error is not None or (group is None and not members.built.is_set()):
+            return FailedWork(refusal(op, members))
         try:
             if group is None:
                 return alone(op, *args)

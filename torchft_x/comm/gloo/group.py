@@ -25,11 +25,11 @@ from torch.distributed import Work
 
 from torchft_x import net
 from torchft_x.comm import finalizers, flight_recorder
-from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.base import RebuiltGroup
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
-from torchft_x.comm.rank_info import checked
+from torchft_x.comm.rank_info import checked, refusal
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
@@ -44,7 +44,7 @@ _LEFT_PAUSE = 0.1  # seconds between two checks whether abandoned operations hav
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
-class ProcessGroupGloo(ProcessGroup):
+class ProcessGroupGloo(RebuiltGroup):
     """Process group on gloo between replica groups, on CPU tensors, and on CUDA and XPU tensors through host memory.
 
     All members must issue the same collectives with the same sizes and types in the same order: gloo ends the
@@ -65,8 +65,12 @@ class ProcessGroupGloo(ProcessGroup):
         self._generations = _Generations(net.advertise_host(host))
         finalizers.when_forgotten(self, self._generations.close)  # must not keep its threads
 
+    @property
+    def _present(self) -> GlooMembership | None:
+        return self._generations.present
+
     def __repr__(self) -> str:
-        return f"ProcessGroupGloo({self._generations.present or 'not configured'})"
+        return f"ProcessGroupGloo({self._present or 'not configured'})"
 
     def configure(
         self,
@@ -84,10 +88,7 @@ class ProcessGroupGloo(ProcessGroup):
         Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
         (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
         """
-        checked(rank, world_size, quorum_id)
-        generation = GlooMembership(
-            store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
-        )
+        generation = GlooMembership(checked(rank, world_size, quorum_id), store_addr, replica_id)
         limit = min(self._timeout, TIMING.connect)
         deadline = time.monotonic() + limit
         self._generations.start(generation, self._timeout)
@@ -99,27 +100,15 @@ class ProcessGroupGloo(ProcessGroup):
     def abort(self, quorum_id: int | None = None) -> None:
         self._generations.abort(quorum_id)
 
-    def errored(self) -> Exception | None:
-        present = self._generations.present
-        return None if present is None else present.error
-
     def set_timeout(self, timeout: float | timedelta) -> None:
         self._timeout = seconds(timeout)
-        present = self._generations.present
+        present = self._present
         group = None if present is None else present.torch_group
         if group is not None:
             group.set_timeout(timedelta(seconds=self._timeout))
 
     def shutdown(self) -> None:
         self._generations.close()
-
-    def size(self) -> int:
-        present = self._generations.present
-        return 1 if present is None else present.size
-
-    def rank(self) -> int:
-        present = self._generations.present
-        return 0 if present is None else present.rank
 
     def getBackendName(self) -> str:
         return "torchft-gloo"
@@ -129,11 +118,9 @@ class ProcessGroupGloo(ProcessGroup):
             check_arguments(args)
         generations = self._generations
         generation = generations.present
-        if generation is None:
-            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
-        group = generation.torch_group  # read once: another thread may release it
-        if generation.error is not None or (group is None and not generation.ready):
-            return FailedWork(generation.refusal(op))
+        group = None if generation is None else generation.torch_group  # read once: another thread may release it
+        if generation is None or generation.error is not None or (group is None and not generation.ready):
+            return FailedWork(refusal(op, generation))
         try:
             if group is None:
                 return alone(op, *args)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.gloo.device import Device
-from torchft_x.comm.rank_info import RankInfo, refusal
+from torchft_x.comm.rank_info import RankInfo
 from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, split_store_address
 from torchft_x.errors import CollectiveError, TorchftXError, first_line
@@ -41,14 +41,13 @@ class GlooMembership:
     The owner writes `error` and `torch_group` under its lock. All other fields belong to the connecting thread.
     """
 
-    def __init__(self, *, store_addr: str, replica_id: str, rank: int, size: int, config_id: int | None) -> None:
+    def __init__(self, info: RankInfo, store_addr: str, replica_id: str) -> None:
+        self.info = info
         self.replica_id = replica_id  # our name in the other members' messages
-        self.rank = rank  # our number among the members
-        self.size = size  # number of members
-        self.config_id = config_id  # the quorum's id for this set of members; None if the caller has none
+        self.rank, self.size, self.config_id = info
         self.store_address: Address | KeyedAddress | None = None  # where the members meet; None for a group of one
         self._prefix = ""  # prefix of this set's keys in the store
-        if size > 1:
+        if self.size > 1:
             self.store_address, self._prefix = split_store_address(store_addr)
         self.client: StoreClient | None = None  # used by the connecting thread only; shutting it ends the connecting
         self.torch_group: Any = None  # torch's gloo group once connected, until it is released
@@ -65,11 +64,7 @@ class GlooMembership:
         return f"GlooMembership({self}: {state})"
 
     def __str__(self) -> str:
-        return str(self._info)
-
-    @property
-    def _info(self) -> RankInfo:
-        return RankInfo(self.rank, self.size, self.config_id)
+        return str(self.info)
 
     @property
     def ready(self) -> bool:
@@ -130,10 +125,6 @@ class GlooMembership:
         who = "rank" if len(self.missing) == 1 else "ranks"
         ranks = ", ".join(map(str, self.missing))
         return f"Configuring {self} failed: {who} {ranks} did not come to {where} within {timeout:g} s{why}."
-
-    def refusal(self, op: str) -> CollectiveError:
-        """Return the error for a collective that can't be started now."""
-        return refusal(op, self._info, self.error)
 
     def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
         """Return the error of a failed collective. `cause` is None if the limit given to ``wait()`` ran out."""

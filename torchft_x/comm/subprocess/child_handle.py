@@ -137,7 +137,7 @@ class ChildHandle:
             number = next(self._numbers)
             with self._lock:
                 if self.error is not None:
-                    return FailedWork(refusal(op, self.info, self.error))
+                    return FailedWork(refusal(op, self))
                 self._pending[number] = work
             self._send((number, *message))
         return work

@@ -21,7 +21,7 @@ from torchft_x import env, net
 from torchft_x.comm import finalizers
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.accelerator.requirements import lacking
-from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.base import ProcessGroup, RebuiltGroup
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
@@ -36,7 +36,7 @@ from torchft_x.timing import TIMING
 _START_LIMIT = 60.0  # seconds for the first child of a process, whose helper must import torch first
 
 
-class ProcessGroupBaby(ProcessGroup):
+class ProcessGroupBaby(RebuiltGroup):
     """Common part of process groups in a child process. Use one of its subclasses.
 
     Args:
@@ -117,10 +117,6 @@ class ProcessGroupBaby(ProcessGroup):
         if present is not None and present.error is None and quorum_id in (None, present.info.config_id):
             present.end(CollectiveError(f"{why} ({present.info})"))
 
-    def errored(self) -> Exception | None:
-        present = self._present
-        return None if present is None else present.error
-
     def set_timeout(self, timeout: float | timedelta) -> None:
         self._timeout = seconds(timeout)
         present = self._present
@@ -129,14 +125,6 @@ class ProcessGroupBaby(ProcessGroup):
 
     def shutdown(self) -> None:
         self._end("the group was shut down")
-
-    def size(self) -> int:
-        present = self._present
-        return 1 if present is None else present.info.size
-
-    def rank(self) -> int:
-        present = self._present
-        return 0 if present is None else present.info.rank
 
     def num_active_work(self) -> int:
         """Return the number of collectives whose end the child has not reported."""
@@ -148,10 +136,9 @@ class ProcessGroupBaby(ProcessGroup):
 
     def _issue(self, op: str, *args: Any) -> Work:
         present = self._present
-        if present is None:
-            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
-        if present.error is not None or (isinstance(present, ChildHandle) and not present.configured.is_set()):
-            return FailedWork(refusal(op, present.info, present.error))
+        connecting = isinstance(present, ChildHandle) and not present.configured.is_set()
+        if present is None or present.error is not None or connecting:
+            return FailedWork(refusal(op, present))
         return present.issue(op, args)
 
 
