@@ -22,7 +22,7 @@ from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGr
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.rank_info import RankInfo
-from torchft_x.errors import AddressError, CollectiveError, ConfigError, UnreachableError
+from torchft_x.errors import CollectiveError, ConfigError
 
 
 class GlooFrame(AcceleratorGroup):
@@ -122,15 +122,6 @@ def test_a_late_abort_and_a_late_deadline_spare_the_next_configuration(pair: lis
     error = wait_for(lambda: pair[0].errored(), what="the watch, which the older deadline must not have ended")
     assert "configuration 4 timed out" in str(error)
     assert pair[1].errored() is None
-
-
-def test_store_that_is_not_there(pair: list[GlooFrame]) -> None:
-    with pytest.raises(UnreachableError, match="Nothing listens"):
-        pair[0].configure("127.0.0.1:1/x", "a", 0, 2)
-    with pytest.raises(AddressError):
-        pair[0].configure("nonsense", "a", 0, 2)
-    with pytest.raises(ConfigError, match="Rank 2"):
-        pair[0].configure("h:1/x", "a", 2, 2)
 
 
 @pytest.mark.parametrize("kind", [ProcessGroupNCCL, ProcessGroupBabyNCCL])

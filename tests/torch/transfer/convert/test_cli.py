@@ -148,7 +148,6 @@ def test_nothing_is_overwritten(url: str, tmp_path: Path, capsys: pytest.Capture
         (["import", "nowhere", "run"], "nowhere is not there"),
         (["import", ".", "run"], "that is no distributed checkpoint of PyTorch; it has no .metadata"),
         (["import", ".", "run", "--format", "safetensors"], "safetensors"),
-        (["ls", "nosuch://x"], "Protocol not known: nosuch"),
     ],
 )
 def test_mistakes(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from tests.torch.train.fakes import background, run_threads
+from tests.torch.train.fakes import background
 from tests.torch.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.torch.transfer.format.test_layout import manifest
 from tests.torch.transfer.states import same
@@ -358,12 +358,6 @@ def test_unknown_paths_and_blocks_outside_the_snapshot_are_404(source: HTTP, pat
 def test_unusable_metadata_is_a_transfer_error(destination: HTTP, metadata: str) -> None:
     with pytest.raises(TransferError, match="metadata"):
         destination.recv_checkpoint(0, metadata, 1, WAIT)
-
-
-def test_concurrent_readers(source: HTTP, destination: HTTP) -> None:
-    source.send_checkpoint([1, 2, 3, 4], 1, big(2), WAIT)
-    results = run_threads(4, lambda _: destination.recv_checkpoint(0, source.metadata(), 1, WAIT))
-    assert all(same(r, big(2)) for r in results)
 
 
 def test_connections_without_a_token_keep_nobody_out(
