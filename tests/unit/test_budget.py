@@ -44,15 +44,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1566, 7),
-    "comm": (6860, 55),
-    "compat": (1160, 1),
-    "core": (9510, 44),
+    "": (1572, 7),
+    "comm": (6784, 55),
+    "compat": (957, 1),
+    "core": (9491, 44),
     "launch": (17210, 133),
-    "observe": (4500, 39),
+    "observe": (4495, 39),
     "rpc": (6920, 59),
-    "train": (10980, 51),
-    "transfer": (5850, 45),
+    "train": (10951, 51),
+    "transfer": (5810, 43),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 59
