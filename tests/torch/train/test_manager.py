@@ -530,12 +530,12 @@ def test_state_dict_takes_the_peers_two_keys(alone: Trainer) -> None:
 
 def test_shutdown_frees_everything_and_may_be_repeated(address: str) -> None:
     a = Trainer(0, address).run_to(1)
-    server = a.manager._context.connection.client.address
+    server = a.manager._context.connection.client.address()
     a.manager.shutdown()
     a.manager.shutdown()
     port = int(server.rsplit(":", 1)[1])
     b = Trainer(0, address, port=port)
-    assert b.manager._context.connection.client.address == server
+    assert b.manager._context.connection.client.address() == server
 
 
 def test_what_happened_is_in_the_event_log(run_dir: Path, address: str) -> None:
