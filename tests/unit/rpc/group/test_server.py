@@ -241,4 +241,4 @@ def test_a_deadline_names_the_missing_rank() -> None:
         asks = [Asking(a), Asking(one, 1)]
         asks[0].result()
         with pytest.raises(DeadlineError, match="group rank 1 of 2 has not voted"):
-            ManagerClient(a.address(), scaled(10.0)).should_commit(0, 0, True, 0.1)
+            ManagerClient(a.address(), scaled(10.0)).should_commit(0, 0, True, scaled(0.5))
