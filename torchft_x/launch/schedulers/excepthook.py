@@ -16,15 +16,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
 
 _MISTAKE = 2  # exit code of an error that a retry would repeat
+_LOG_THREADS = ("get_logs", "print_log_lines")  # functions of TorchX's, in the names of their threads
 _speaking = threading.Lock()
 
 
@@ -173,9 +174,28 @@ def prepare() -> None:
         raise SystemExit(said.code)  # the only way to set the exit code from an excepthook
 
     sys.excepthook = last_word
+    if env.read(env.LOG_LEVEL) != "debug":
+        threading.excepthook = thread_hook(threading.excepthook)
     if asked.options and asked.scheduler:
         known = _known_options(asked.scheduler)
         check_options(asked, asked.scheduler, known, [name for name, kind in known.items() if kind is bool])
+
+
+def thread_hook(usual: Callable[[Any], object]) -> Callable[[Any], None]:
+    """Return a `threading.excepthook` that says in one sentence, once, that TorchX's threads can't show the output any more.
+
+    They read files that TorchX deletes when Ctrl-C has ended the job.
+    """
+    ended = threading.Event()
+
+    def hook(args: Any) -> None:
+        if not any(name in args.thread.name for name in _LOG_THREADS):
+            usual(args)
+        elif not ended.is_set():
+            ended.set()
+            print(f"torchft_x: no more output of the job is shown ({args.exc_value}).", file=sys.stderr, flush=True)
+
+    return hook
 
 
 def refused(sentence: str) -> SystemExit:

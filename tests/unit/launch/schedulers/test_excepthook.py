@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.excepthook import SchedulerArguments, check_options, explain, read_command
+from torchft_x.launch.schedulers.excepthook import SchedulerArguments, check_options, explain, read_command, thread_hook
 
 NOTHING = SchedulerArguments(None, ())
 
@@ -46,6 +47,19 @@ def test_a_flag_is_true_or_false() -> None:
 def test_what_is_not_known_stays_a_traceback() -> None:
     assert explain(ValueError("no"), NOTHING) is None
     assert explain(FileNotFoundError(2, "No such file", "train.py"), NOTHING) is None
+
+
+def test_output_that_ends_is_one_sentence_and_other_threads_keep_their_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    others: list[str] = []
+    hook = thread_hook(lambda args: others.append(args.thread.name))
+    for name in ("Thread-2 (print_log_lines)", "Thread-1 (get_logs)", "Thread-3 (else)"):
+        error = FileNotFoundError(2, "No such file", "/tmp/log")
+        hook(SimpleNamespace(thread=SimpleNamespace(name=name), exc_value=error))
+    assert others == ["Thread-3 (else)"]
+    said = "torchft_x: no more output of the job is shown ([Errno 2] No such file: '/tmp/log').\n"
+    assert capsys.readouterr().err == said
 
 
 def test_signals_and_slurm() -> None:

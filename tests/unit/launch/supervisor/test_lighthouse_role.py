@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.util import write_secret
+from tests.util import free_port, write_secret
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
@@ -25,8 +25,8 @@ def test_the_port_the_others_expect_unless_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as server:
-        port = server.getsockname()[1]
+    port = free_port()
+    with socket.create_server((host, port), family=family):
         monkeypatch.setenv(env.LIGHTHOUSE_AT, f"HOST:{port}")
         assert bind(tmp_path, local=False) == "[::]:0"
         (line,) = capsys.readouterr().err.splitlines()
