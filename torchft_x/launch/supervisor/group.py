@@ -183,9 +183,8 @@ class Supervisor(BaseSupervisor):
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
-            for (
-                end
-            ) in self._report.ends:  # unreported, the others would wait for leases: it might yet finish the job (R21)
+            # Unreported, the others would wait for leases: the group might yet finish the job (R21).
+            for end in self._report.ends:
                 reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
             if self._replaces_killed:
                 end = self._report.ends[-1]
