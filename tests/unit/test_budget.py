@@ -48,7 +48,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (6784, 55),
     "compat": (957, 1),
     "core": (9491, 44),
-    "launch": (17230, 133),
+    "launch": (17228, 133),
     "observe": (4495, 39),
     "rpc": (6920, 59),
     "train": (10951, 51),

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from torchft_x import env
-from torchft_x.errors import ConfigError
+from torchft_x.errors import ConfigError, first_line
 
 _MISTAKE = 2  # exit code of an error that a retry would repeat
 _LOG_THREADS = ("get_logs", "print_log_lines")  # functions of TorchX's, in the names of their threads
@@ -111,7 +111,7 @@ def explain(error: BaseException, asked: SchedulerArguments) -> LastWord | None:
 
 
 def _docker(error: BaseException, asked: SchedulerArguments) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = first_line(error)
     if asked.scheduler is None:
         return (
             "neither -s nor a .torchxconfig here names a scheduler, so TorchX took local_docker, and Docker can't be used "
@@ -130,8 +130,7 @@ def _kubernetes(error: BaseException) -> str:
     files = (env.read(env.KUBECONFIG) or os.path.expanduser("~/.kube/config")).split(os.pathsep)
     if not any(os.path.exists(path) for path in files):
         return f"no cluster is configured here: {' and '.join(files)} does not exist; set {env.KUBECONFIG} to yours."
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"the cluster of {' and '.join(files)} can't be reached: {reason.rstrip('.')}."
+    return f"the cluster of {' and '.join(files)} can't be reached: {first_line(error).rstrip('.')}."
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
