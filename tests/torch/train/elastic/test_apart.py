@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import torch
 from tests.torch.train.elastic.ledger import Count, Ledger
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, lighthouse, manager_of
-from tests.util import scaled
+from tests.util import scaled, wait_for
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.core.types import group_number
 from torchft_x.errors import ConfigError
+from torchft_x.net import parse_address
+from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.train.elastic.sampler import ElasticSampler
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.local_sgd import LocalSGD
@@ -52,12 +56,12 @@ class Apart:
         self.loop = DiLoCo(self.manager, [self.net], self.inner, Outer(self.net.parameters()), EVERY, **(loop or {}))
         self.steps = 0
 
-    def train(self, stop: int = 10**9, wait: threading.Event | None = None) -> Apart:
-        """Train all epochs, or leave before inner step `stop`. Before step 9 wait for an event."""
+    def train(self, stop: int = 10**9, wait: Callable[[], object] | None = None) -> Apart:
+        """Train all epochs, or leave before inner step `stop`. Before step 9 wait until a condition holds."""
         with self.loop:
             while self.data.epoch < EPOCHS and self.steps < stop:
                 if self.steps == 9 and wait is not None:
-                    assert wait.wait(scaled(30))
+                    wait_for(wait, 30.0, "the newcomer")
                 self.inner.zero_grad()
                 for micro in self.data.step():
                     self.net([(s.epoch, s.index) for s in micro.samples]).backward()
@@ -82,19 +86,21 @@ def test_each_sample_once() -> None:
 @pytest.mark.parametrize("leaves", [0, 2])
 def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None:
     """It leaves between two exchanges; another attempt joins later."""
-    gone, back = threading.Event(), threading.Event()
+    gone = threading.Event()
+
+    def newcomer_asks() -> bool:
+        """Nobody waits for a newcomer before it asks; they would finish without it."""
+        return any(group_number(r) == leaves for r in lighthouse_status(parse_address(address))["asking"])
 
     def body(i: int) -> Apart:
         if i == 3:
             assert gone.wait(scaled(30))
-            newcomer = Apart(leaves, address)
-            back.set()  # the next quorum waits for it, as it is connected
-            return newcomer.train()
+            return Apart(leaves, address).train()
         if i == leaves:
             trainers[i].train(6)
             gone.set()
         else:
-            trainers[i].train(wait=back)
+            trainers[i].train(wait=newcomer_asks)
         return trainers[i]
 
     with lighthouse(2) as address:
