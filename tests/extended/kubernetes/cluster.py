@@ -26,6 +26,7 @@ from tests.extended.kubernetes.api import Api, ApiError
 from tests.extended.kubernetes.container import Runtime
 from tests.extended.kubernetes.kubelet import Settings
 from tests.extended.kubernetes.status import ready_word
+from tests.interpreters import TRAINERS_PYTHON
 from tests.util import scaled, wait_for
 from torchft_x import env
 
@@ -356,8 +357,10 @@ def image_environment() -> dict[str, str]:
 
 
 def _image_paths() -> list[str]:
-    """Return the paths of this Python, its environment and this source, without paths inside others."""
+    """Return the paths of this Python, its environment, the trainers' one and this source, without paths inside others."""
     wanted = {sys.prefix, sys.base_prefix, str(_ROOT), sysconfig.get_path("purelib")}
+    if python := env.read(TRAINERS_PYTHON):
+        wanted.add(str(Path(python).parents[1]))
     outer = [p for p in wanted if not any(p != q and p.startswith(q + "/") for q in wanted)]
     return sorted(p for p in outer if not p.startswith("/usr/") and p != "/usr")
 

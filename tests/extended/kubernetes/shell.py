@@ -41,6 +41,7 @@ class Shell:
         self.space = space
         self.overlay = folder / "overlay.yaml"
         self.overlay.write_text(json.dumps(_OVERLAY))  # JSON is valid YAML
+        self.component = "ddp"
         self.memory = 1000  # MB of each container
         self.kubeconfig = self.here(space.cluster.kubeconfig)
 
@@ -99,7 +100,7 @@ class Shell:
     def run(self, *words: str, code: int = 0, wait: bool = False, cfg: str = "") -> str:
         options = f"overlay={self.overlay},grace=15,toleration={TOLERATION}{cfg}"
         flags = ["-s", "kubernetes_ft", "--workspace=", "-cfg", options, *(["--wait"] if wait else [])]
-        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", str(self.memory)]
+        component = [f"./components.py:{self.component}", "--image", IMAGE, "--cpu", "1", "--memMB", str(self.memory)]
         return self.say("run", *flags, *component, *words, code=code)
 
 
@@ -109,6 +110,9 @@ def handle_of(said: str) -> str:
     return found[0]
 
 
-def until(log: subprocess.Popen[str], words: str) -> None:
+def until(log: subprocess.Popen[str], words: str) -> str:
+    """Return the next line with these words."""
     assert log.stdout is not None
-    assert any(words in line for line in log.stdout), f"the log ended without {words!r}"
+    found = next((line for line in log.stdout if words in line), None)
+    assert found is not None, f"the log ended without {words!r}"
+    return found

@@ -71,6 +71,14 @@ def elasticmodel() -> ToldElastic.Config:
     return ToldElastic.Config(**{f.name: getattr(config, f.name) for f in fields(config)})
 
 
+def podmodel() -> Told.Config:
+    """As `debugmodel`, in a container: the data set and the tokenizer are made in its current folder."""
+    from tests.extended.compat.titan_assets import make
+
+    make(Path())
+    return debugmodel()
+
+
 def debugmodel() -> Told.Config:
     config = llama3_torchft_debugmodel()
     assert config.model_spec is not None
