@@ -149,12 +149,12 @@ def run_to_its_end(slurm: SlurmCluster, folder: Path, script: str, code: int = 0
 
 
 def test_values_and_resources_arrive(slurm: SlurmCluster, tmp_path: Path) -> None:
-    write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1] + os.environ['ID'], 'w'))"
+    write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1] + os.environ['KIND'] + os.environ['ID'], 'w'))"
     words = [*NASTY.values(), "${app_id}"]
     text = script([sys.executable, "-c", write, f"{tmp_path}/dump-", *words], env=NASTY, gpu=2)
     number = run_to_its_end(slurm, tmp_path, text)
     for replica in ("0", "1"):
-        environ, argv = json.loads((tmp_path / f"dump-{replica}").read_text())
+        environ, argv = json.loads((tmp_path / f"dump-trainer{replica}").read_text())  # the lighthouse gets options
         assert {name: environ.get(name) for name in NASTY} == NASTY
         assert argv == [*NASTY.values(), number]
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"
