@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
 
 from torchft_x import env
+from torchft_x.atomic_file import replace_file
 
 _LONGEST = 2048  # characters; Kubernetes keeps 4096 bytes
 _FAILED = "failed: "
@@ -26,9 +26,7 @@ def write(code: int, sentence: str, path: str | None, environ: Mapping[str, str]
     if code and path is not None:
         error = {"message": {"message": sentence, "extraInfo": {"timestamp": str(int(time.time()))}}}
         with contextlib.suppress(OSError):
-            with open(f"{path}.part", "w", encoding="utf-8") as f:
-                json.dump(error, f)
-            os.replace(f"{path}.part", path)  # TorchX reads it at any time
+            replace_file(path, json.dumps(error))  # TorchX reads it at any time
 
 
 def was_written(path: str | None) -> bool:

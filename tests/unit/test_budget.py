@@ -44,7 +44,7 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1572, 7),
+    "": (1593, 7),
     "comm": (6784, 55),
     "compat": (957, 1),
     "core": (9491, 44),

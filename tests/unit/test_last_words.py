@@ -18,15 +18,6 @@ def test_a_failure_is_told_to_kubernetes_and_to_torchx(tmp_path: Path) -> None:
     assert json.loads(error.read_text())["message"]["message"] == "group 1 gave up"
 
 
-def test_a_reader_of_the_error_file_sees_it_whole(tmp_path: Path) -> None:
-    error = tmp_path / "error.json"
-    error.write_text("{}")
-    with error.open() as reader:
-        last_words.write(1, "group 1 gave up", None, {env.ERROR_FILE: str(error)})
-        assert reader.read() == "{}"
-    assert [path.name for path in tmp_path.iterdir()] == ["error.json"]
-
-
 def test_words_that_can_not_be_written_cost_nothing(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "no/where")):
         last_words.write(1, "x", path, {})

@@ -16,13 +16,13 @@ import logging
 import os
 import re
 import shutil
-import threading
 import time
 from pathlib import Path
 
 import torch
 
 from torchft_x import env
+from torchft_x.atomic_file import replace_file
 
 MAX_QUORUMS = 32  # number of quorum folders kept
 
@@ -60,9 +60,7 @@ def dump(
     try:
         here.mkdir(parents=True, exist_ok=True)
         text = json.dumps(about)[:-1] + "".join(f', "{name}": {trace}' for name, trace in _traces().items()) + "}\n"
-        unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)  # atomic: a reader never sees half a file
+        replace_file(path, text)
         _forget_oldest(Path(folder))
     except (OSError, RuntimeError, ValueError) as e:
         _log.warning("The flight recorder's file %s can't be written: %s", path, e)

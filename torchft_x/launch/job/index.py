@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from torchft_x import env
+from torchft_x.atomic_file import replace_file
 
 MOST = 500
 """Number of newest jobs that are kept."""
@@ -30,9 +31,7 @@ class Index:
     def add(self, app_id: str, run_dir: str) -> None:
         """Add a job, and drop the oldest ones beyond `MOST`. Raise `OSError` if the file can't be written."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        other = self._folder / f".{app_id}"
-        other.write_text(run_dir, "utf-8")
-        os.replace(other, self._folder / app_id)
+        replace_file(self._folder / app_id, run_dir)
         for name, _ in self.all()[MOST:]:
             self.forget(name)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from torchft_x import env, log_lines
 from torchft_x.address_files import make_run_dir
 from torchft_x.arguments import option
+from torchft_x.atomic_file import replace_file
 from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
@@ -142,13 +143,8 @@ class RunClaim:
             seen = None if found is None else found.beat
 
     def _renew(self) -> None:
-        os.replace(self._write(), self.path)
-
-    def _write(self) -> Path:
         self._entry = replace(self._entry, beat=secrets.token_hex(8))
-        partial = self.path.with_name(f".{self.path.name}-{self._entry.beat}")
-        partial.write_text(json.dumps(asdict(self._entry)) + "\n", encoding="utf-8")
-        return partial
+        replace_file(self.path, json.dumps(asdict(self._entry)) + "\n")
 
 
 def check(run_dir: Path) -> None:

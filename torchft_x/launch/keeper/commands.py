@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchft_x.arguments import Parser
+from torchft_x.atomic_file import replace_file
 from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.keeper import keep
@@ -56,10 +57,8 @@ def _scale(argv: list[str]) -> int:
         raise ConfigError(f"the job {found.app_id} has ended: {found.state}.")
     ticket = secrets.token_hex(8)
     path = folder(found.run_dir) / "wanted.json"
-    other = path.with_name(f".wanted.{ticket}")
     try:
-        other.write_text(json.dumps({"ticket": ticket, "replicas": args.replicas}), "utf-8")
-        os.replace(other, path)
+        replace_file(path, json.dumps({"ticket": ticket, "replicas": args.replicas}))
     except OSError as e:
         raise ConfigError(f"{path} can't be written ({e.strerror}).") from None
     send(found, signal.SIGUSR1)

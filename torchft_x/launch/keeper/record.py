@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torchft_x.atomic_file import replace_file
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.states import OVER, STATES
 from torchft_x.launch.keeper.plan import folder
@@ -141,10 +142,7 @@ def path_of(run_dir: str | Path, app_id: str | None = None) -> Path:
 
 def write(record: JobRecord) -> None:
     """Replace the record atomically. Raise `OSError` if it can't be written."""
-    path = path_of(record.run_dir)
-    other = path.with_name(f".job.json.{os.getpid()}")
-    other.write_text(json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1) + "\n", "utf-8")
-    os.replace(other, path)
+    replace_file(path_of(record.run_dir), json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1) + "\n")
 
 
 def read(run_dir: str | Path, app_id: str | None = None) -> JobRecord:

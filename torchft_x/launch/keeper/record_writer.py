@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterable
 
+from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.launch.keeper import record
@@ -64,10 +65,8 @@ class JobRecordWriter:
         over = [p.replica for p in processes if p.replica.role.kind == "trainer" and p.replica.over]
         ended = [SupervisorFinished(r.group, *_end(r), r.node) for r in over]
         text = render(GroupsChanged(tuple(str(g) for g in range(groups)), tuple(ended)))
-        other = folder(self._plan.run_dir) / ".groups.json"
         with contextlib.suppress(OSError):
-            other.write_text(text, "utf-8")
-            os.replace(other, other.with_name("groups.json"))
+            replace_file(folder(self._plan.run_dir) / "groups.json", text)
 
 
 def _end(replica: Replica) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchft_x.atomic_file import replace_file
 from torchft_x.launch.postmortem import probe_worker, stalls
 from torchft_x.launch.postmortem.dump_folders import all_folders, is_fresh, open_folder
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target, View
@@ -298,20 +299,13 @@ class Collector:
             if silent := files.pop("silent", b"").decode():
                 missing.append(f"rank {target.rank} (process {target.pid}) does not answer: {silent}")
             for name, data in files.items():
-                _write(folder / f"{stem}-{target.rank}.{name}", data)
+                replace_file(folder / f"{stem}-{target.rank}.{name}", data)
         why: dict[str, object] = {"group": self._group, "attempt_token": incident.attempt_token}
         why |= {"why": event.why, "reason": event.reason, "t": began}
         why |= {"ranks": [t.rank for t in incident.targets], "missing": missing}
         first = min((t.rank for t in incident.targets), default=0)
         part = stem if first == 0 else f"{stem}-from-{first}"  # for the group's other nodes
-        _write(folder / f"{part}.why.json", json.dumps(why).encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically, because other supervisors may read the folder at the same time."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    partial.replace(path)
+        replace_file(folder / f"{part}.why.json", json.dumps(why))
 
 
 def _needs_recorder(folder: Path) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.address_files import make_run_dir
+from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError, TorchftXError
@@ -154,11 +154,6 @@ def _locked(run_dir: str | Path) -> Iterator[None]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace a file atomically, with mode 0600, because batch scripts hold --env. Raise `OSError`."""
-    other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())  # a job whose id is lost would never be cancelled
-    os.replace(other, path)
+    """Replace a file of the job. Raise `OSError`."""
+    # 0600: batch scripts hold --env. Synced: a job whose id is lost would never be cancelled.
+    replace_file(path, text, mode=0o600, sync=True)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+
+from torchft_x.atomic_file import replace_file
 
 _KEPT = 8  # ended attempts that are listed
 
@@ -55,8 +56,7 @@ def write(report: AttemptsReport, path: Path | None) -> None:
     """Write the attempts file. Ignore a full disk: without the file, an attempt that dies with us is waited for."""
     if path is not None:
         with contextlib.suppress(OSError):
-            Path(f"{path}.new").write_text(json.dumps(asdict(report)), "utf-8")
-            os.replace(f"{path}.new", path)
+            replace_file(path, json.dumps(asdict(report)))
 
 
 def read(path: Path | None) -> AttemptsReport:

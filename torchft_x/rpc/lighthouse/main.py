@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any
 from torchft_x import env, last_words, log_lines
 from torchft_x._version import __version__
 from torchft_x.address_files import PAGE
+from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import readable
@@ -242,9 +242,9 @@ def _serve(settings: Settings) -> int:
     code: int | None = None
     try:
         if settings.address_file is not None:
-            _write_atomically(settings.address_file, address + "\n")
+            _write_address(settings.address_file, address)
         if settings.run_dir is not None and shown.url:
-            _write_atomically(os.path.join(settings.run_dir, PAGE), shown.url + "\n")
+            _write_address(os.path.join(settings.run_dir, PAGE), shown.url)
         _on_signals(ended)
         ended.get()
         code = verdicts[0] if verdicts else None
@@ -297,7 +297,7 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
     address, boot_id = _address(settings, settings.bind.port), settings.lighthouse.boot_id
     # A file in `folder` is for this lighthouse's own address, any other for that of the serving one.
     if settings.address_file is not None and Path(settings.address_file).parent == folder:
-        _write_atomically(settings.address_file, address + "\n")
+        _write_address(settings.address_file, address)
     _on_signals(ended)
     who = Contender(settings.owner, address, settings.bind, settings.token, boot_id, _run(settings), settings.again)
     return hold_lease(folder, who, on_lost=on_lost, wait=wait)
@@ -310,14 +310,9 @@ def _on_signals(ended: SimpleQueue[None]) -> None:
             signal.signal(number, lambda *_: ended.put(None))
 
 
-def _write_atomically(path: str, text: str) -> None:
-    """Replace a file, so that readers see the old content or the whole new one. Raises `ConfigError`."""
+def _write_address(path: str, address: str) -> None:
     try:
-        folder = os.path.dirname(os.path.abspath(path))
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".address-", delete=False, encoding="utf-8") as f:
-            f.write(text)
-        os.chmod(f.name, 0o644)
-        os.replace(f.name, path)
+        replace_file(path, address + "\n")
     except OSError as e:
         raise ConfigError(f"--address_file {path}: it can't be written ({e.strerror}).") from None
 
