@@ -7,6 +7,7 @@ a meaning: the process is gone. A new group server in this process closes the so
 
 from __future__ import annotations
 
+import atexit
 import logging
 import socket
 import threading
@@ -46,3 +47,6 @@ def end() -> None:
         sockets, _sockets[:] = list(_sockets), []
     for listening in sockets:
         close(listening)
+
+
+atexit.register(end)

@@ -74,7 +74,7 @@ class SupervisorClient:
         self._on_order: Callable[[str, str, str], None] | None = None  # callback of `on_order`
         self._on_number: Callable[[int], None] | None = None  # callback of `on_number`
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs all callbacks
-        self._unanswered = 0  # reports sent in the present session and not answered yet; each gets a pong
+        self._unanswered = 0  # messages sent since the welcome and not answered yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = StreamCallbacks(
             hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
@@ -83,6 +83,7 @@ class SupervisorClient:
             message=self._hear,
             down=self._down,
             refused=self._refused,
+            pinged=self._count,
         )
         first, *others = parse_addresses(lighthouse, what="lighthouse address")
         method, proof = f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token))
@@ -206,8 +207,11 @@ class SupervisorClient:
             del self._ends[old]
 
     def _send(self, data: bytes) -> None:
-        self._unanswered += 1
+        self._count()
         self._stream.send(data)
+
+    def _count(self) -> None:
+        self._unanswered += 1
 
     def _up(self) -> None:
         self._unanswered = 0
@@ -242,7 +246,7 @@ class SupervisorClient:
         elif kind == "next" and self._on_number is not None:
             self._notifier.post(partial(self._on_number, supervisors.next_from_proto(down.next)))
         elif kind == "pong":
-            self._unanswered -= 1  # an idle ping's answer may make it negative: then no report is unanswered
+            self._unanswered -= 1
 
     def _begin(self, attempt: int, attempt_token: str, meeting: str) -> None:
         """Take the order to start an attempt at once, on this thread, so that the node isn't reported ready again."""

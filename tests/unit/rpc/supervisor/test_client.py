@@ -10,27 +10,31 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.support import LOCAL, attempt_id, group, is_marked, known, lighthouse, reporting
-from tests.util import scaled, wait_for
+from tests.unit.rpc.support import attempt_id, group, known, lighthouse, reporting
+from tests.util import free_port, scaled, wait_for
+from torchft_x.errors import RefusedError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.supervisor.client import KEPT_EXITS, REFUSED_CODE, SupervisorClient
 
 
-def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
-    first = LighthouseServer(LOCAL, 1)
-    bind = first.address().removeprefix("http://")
+def test_a_report_made_while_the_lighthouse_is_away_arrives_before_the_supervisor_ends() -> None:
+    bind = f"127.0.0.1:{free_port()}"
+    first, heard = LighthouseServer(bind, 1), [0.0, 0.0]
+
+    def has_pinged() -> bool:
+        heard.extend(s["heard"] for s in first.status()["supervisors"])
+        return heard[-1] < heard[-2]
+
     supervisor = reporting(first.address(), "a")
-    wait_for(lambda: first.status()["announced"] == ["a"], what="the supervisor to be announced")
+    wait_for(has_pinged, what="a ping of the supervisor")
     first.shutdown()
     supervisor.started(0, "token")
     supervisor.exited(0, "token", 1, "exit code 1")
-    with lighthouse(bind=bind) as second, group("a:1", second.address(), attempt_id=attempt_id(0, "token")):
-        wait_for(lambda: second.status()["announced"] == ["a"], what="the supervisor to come back")
-        supervisor.exited(0, "token", 1, "exit code 1")
-
-        wait_for(lambda: is_marked(second, "a:1", "over"), what="the end of that attempt to be known")
-        supervisor.close()
+    with lighthouse(bind=bind) as second:
+        supervisor.close(scaled(10))
+        with pytest.raises(RefusedError, match="its supervisor has reported that this process ended"):
+            group("a:1", second.address(), attempt_id=attempt_id(0, "token")).__enter__()
         wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
 
 
