@@ -88,7 +88,7 @@ class Job:
             command = self.library.launcher(group, len(self.names), self.folder / "run", script, self.ranks)
         else:
             command = [self.library.python, *script]
-            environ |= {env.ATTEMPT: str(env.AttemptFacts(number=sum(x.group == group for x in self.records.update())))}
+            environ |= {env.ATTEMPT: str(env.AttemptEnv(number=sum(x.group == group for x in self.records.update())))}
         child = self._run(command, environ, f"group-{group}")
         if not extra:
             self._groups[group] = child

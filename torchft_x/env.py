@@ -48,7 +48,7 @@ EVENTS = "TORCHFT_X_EVENTS"  # "stdout": also print each event as a line with a 
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # name or address by which others reach this host
 ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # network interface that has that address
-ATTEMPT = "TORCHFT_X_ATTEMPT"  # from a supervisor to the programs of an attempt: `AttemptFacts`, as a JSON object
+ATTEMPT = "TORCHFT_X_ATTEMPT"  # from a supervisor to the programs of an attempt: `AttemptEnv`, as a JSON object
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum and for a commit
 FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # folder for records of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
@@ -157,7 +157,7 @@ def read_lighthouse_at(environ: Mapping[str, str] | None = None) -> tuple[str, i
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptFacts:
+class AttemptEnv:
     """Facts that a supervisor passes to the programs of an attempt."""
 
     number: int = 0
@@ -177,11 +177,11 @@ class AttemptFacts:
         return json.dumps(asdict(self))
 
 
-def read_attempt(environ: Mapping[str, str] | None = None) -> AttemptFacts:
+def read_attempt(environ: Mapping[str, str] | None = None) -> AttemptEnv:
     """Return the facts about this process's attempt; the defaults without a supervisor. Raise `ConfigError` for others."""
     value = read(ATTEMPT, None, environ)
     try:
-        return AttemptFacts() if value is None else AttemptFacts(**json.loads(value))
+        return AttemptEnv() if value is None else AttemptEnv(**json.loads(value))
     except (ValueError, TypeError):
         raise ConfigError(f"{ATTEMPT}={value!r} is not from a supervisor of this version; unset it.") from None
 

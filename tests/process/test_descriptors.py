@@ -90,7 +90,6 @@ def test_the_thread_of_a_store_ends_while_a_forked_child_lives() -> None:
 
 def test_a_forked_child_does_not_seem_to_be_the_process_that_evaluates() -> None:
     """R21."""
-    liveness_socket.end()
     address = parse_address(liveness_socket.begin("http://127.0.0.1:1"))
     with forked_child():
         assert not refuses(address)

@@ -26,12 +26,12 @@ def test_a_lighthouse_gets_the_older_listener_of_a_grpc_that_has_it_unless_the_u
 
 
 def test_a_job_that_a_trainer_starts_knows_nothing_of_that_trainers_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = env.AttemptFacts(number=1, token="abc", folder="/tmp/attempt")
+    facts = env.AttemptEnv(number=1, token="abc", folder="/tmp/attempt")
     monkeypatch.setenv(env.ATTEMPT, str(facts))
     assert env.read_attempt() == facts
     with pytest.raises(SystemExit):
         __main__.main(["doctor", "--help"])
-    assert env.read_attempt() == env.AttemptFacts()
+    assert env.read_attempt() == env.AttemptEnv()
 
 
 @pytest.mark.parametrize("value", ["3", "{", '{"life": 1}'])

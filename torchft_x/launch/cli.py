@@ -18,8 +18,8 @@ from torchft_x.launch.process.checkpoint_memory import MEMORY
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.config import (
     SupervisorConfig,
-    add_launch_options,
-    launch_options,
+    add_launcher_options,
+    launcher_options,
     start_warm_parent,
 )
 from torchft_x.timing import TIMING
@@ -61,7 +61,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.add_argument("--lighthouses", type=int, default=1, metavar="N", help="number of the job's own lighthouses")
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
-    add_launch_options(parser)
+    add_launcher_options(parser)
 
 
 def supervise(argv: list[str]) -> int:
@@ -83,7 +83,7 @@ def supervise(argv: list[str]) -> int:
             run_dir=args.run_dir,
             lighthouse=given,
             lighthouses=args.lighthouses,
-            launch=launch_options(args),
+            launcher=launcher_options(args),
             rules=RestartRules(max_restarts=args.max_restarts),
             find_timeout=_find_timeout(given, local),
             patience=TIMING.nodes_wait if local else _PATIENCE_REMOTE,
@@ -180,7 +180,7 @@ def accompany(argv: list[str]) -> int:
             run_dir=args.run_dir,
             lighthouse=given,
             lighthouses=args.lighthouses,
-            launch=launch_options(args),
+            launcher=launcher_options(args),
             rules=RestartRules(max_restarts=args.max_restarts, steps=False),
             find_timeout=_find_timeout(given, local),
             local=local,
@@ -202,10 +202,10 @@ def lighthouse(argv: list[str]) -> int:
     from torchft_x.launch.supervisor.lighthouse_role import complete
 
     parser = Parser(prog="torchft_x lighthouse", add_help=False, allow_abbrev=False)
-    add_launch_options(parser)
+    add_launcher_options(parser)
     args, argv = parser.parse_known_args(argv)
-    launch, claim = launch_options(args), None
-    local = launch.launcher_pid is not None or env.is_local_job()
+    launcher, claim = launcher_options(args), None
+    local = launcher.launcher_pid is not None or env.is_local_job()
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         log_lines.write(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), sys.stdout)
@@ -217,9 +217,9 @@ def lighthouse(argv: list[str]) -> int:
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:
             log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
-            last_words.write(2, str(e), launch.last_words)
-            return launch.no_restart_code or 2
-    return keep_lighthouse(argv, launch, claim)
+            last_words.write(2, str(e), launcher.last_words)
+            return launcher.no_restart_code or 2
+    return keep_lighthouse(argv, launcher, claim)
 
 
 def dumps(argv: list[str]) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.restarts import RestartRules
-from torchft_x.launch.supervisor.config import LaunchOptions, SupervisorConfig, start_warm_parent
+from torchft_x.launch.supervisor.config import LauncherOptions, SupervisorConfig, start_warm_parent
 from torchft_x.launch.supervisor.group import Supervisor
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 
@@ -102,8 +102,8 @@ def main() -> int:
     options = json.loads(sys.argv[2])
     folder = Path(sys.argv[1])
     os.mkfifo(folder / "stop")
-    rules, launch = RestartRules(**options.pop("rules", {})), LaunchOptions(**options.pop("launch", {}))
-    config = SupervisorConfig(run_dir=folder, rules=rules, launch=launch, command=tuple(sys.argv[3:]), **options)
+    rules, launcher = RestartRules(**options.pop("rules", {})), LauncherOptions(**options.pop("launcher", {}))
+    config = SupervisorConfig(run_dir=folder, rules=rules, launcher=launcher, command=tuple(sys.argv[3:]), **options)
 
     def connect(found: FoundLighthouse) -> Recorder:
         return Recorder(folder)

@@ -11,13 +11,13 @@ import json
 import sys
 import time
 
-from tests.torch.train.apart import Apart
+from tests.torch.train.apart import LocalTrainer
 from tests.torch.train.jobs import Told, digest
 
 
 def main(told: Told, algorithm: str, *settings: str) -> None:
     kwargs = {name: json.loads(value) for name, _, value in (s.partition("=") for s in settings)}
-    apart = Apart(told.group, told.lighthouse, algorithm=algorithm, seed=told.group + int(time.time()), **kwargs)
+    apart = LocalTrainer(told.group, told.lighthouse, algorithm=algorithm, seed=told.group + int(time.time()), **kwargs)
     with apart.loop:
         seen = -1
         while True:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.torch.train.apart import Apart, Weights, equal, reference
+from tests.torch.train.apart import LocalTrainer, Weights, equal, reference
 from tests.torch.train.jobs import lighthouse
 from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import assert_near, batch, full, loss_of, model, shard
@@ -19,7 +19,7 @@ RANKS = 2
 NAMES = [name for name, _ in model(0).named_parameters()]
 
 
-class Rank(Apart):
+class Rank(LocalTrainer):
     def __init__(self, spec: RankSpec, algorithm: str, **kwargs: Any) -> None:
         self.spec = spec
         where = {"rank": spec.rank, "world_size": spec.ranks, "store_port": spec.port}

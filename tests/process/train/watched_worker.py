@@ -29,7 +29,7 @@ def options(rank: int) -> Options:
 
 
 def watch(folder: str, rank: int) -> SharedStatus:
-    os.environ[env.ATTEMPT] = str(env.AttemptFacts(folder=folder))
+    os.environ[env.ATTEMPT] = str(env.AttemptEnv(folder=folder))
     return setup.status_of(options(rank), Step(min_replica_size=1), "7:attempt")
 
 

@@ -79,7 +79,7 @@ def test_groups_agree_on_their_first_weights_when_the_model_is_used_first(
     late = threading.Event()  # the second group comes when the first has entered
     seen: list[int] = []
     with lighthouse(2) as address:
-        groups = run_threads(2, lambda g: apart.Apart(g, address, algorithm=algorithm, sync_every=3))
+        groups = run_threads(2, lambda g: apart.LocalTrainer(g, address, algorithm=algorithm, sync_every=3))
         saved = [g.manager.register_state_dict_fn("of the loop", lambda s: None, _needs_loop(g)) for g in groups]
         assert saved == [None, None]
 
@@ -112,7 +112,7 @@ def test_a_model_that_is_never_called_begins_with_the_first_inner_step(monkeypat
     monkeypatch.setattr(apart, "Manager", manager.Manager)
     monkeypatch.setattr(apart, "DiLoCo", local_sgd.DiLoCo)
     with lighthouse() as address:
-        group = apart.Apart(0, address, sync_every=2)
+        group = apart.LocalTrainer(0, address, sync_every=2)
         with group.loop:
             for _ in range(4):
                 for p in group.net.parameters():

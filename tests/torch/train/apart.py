@@ -24,7 +24,7 @@ def loss_of(net: nn.Module, group: int, inner: int) -> torch.Tensor:
     return (net(batch(group, inner)) - group).square().mean()
 
 
-class Apart:
+class LocalTrainer:
     """One attempt of a group. Its initial weights depend on a seed of its own."""
 
     def __init__(
@@ -82,13 +82,13 @@ class Apart:
     def weights(self) -> Weights:
         return [local(p).clone() for p in self.net.parameters()]
 
-    def run(self, steps: int) -> Apart:
+    def run(self, steps: int) -> LocalTrainer:
         with self.loop:
             for _ in range(steps):
                 self.step()
         return self
 
-    def run_to(self, exchanges: int, hook: Callable[[], None] | None = None) -> Apart:
+    def run_to(self, exchanges: int, hook: Callable[[], None] | None = None) -> LocalTrainer:
         with self.loop:
             if self.loop.exchanges and self.loop.exchanges not in self.history:
                 self.note()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.torch.train.apart import Apart, equal, near, reference
+from tests.torch.train.apart import LocalTrainer, equal, near, reference
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import leave, lighthouse, rng
 from tests.util import wait_for
@@ -23,12 +23,12 @@ from torchft_x.train.manager import Manager
 GROUPS = pytest.mark.parametrize("groups", [2, 3])
 
 
-def start(n: int, addr: str, each: Callable[[int], dict[str, Any]] = lambda g: {}, **kwargs: Any) -> list[Apart]:
+def start(n: int, addr: str, each: Callable[[int], dict[str, Any]] = lambda g: {}, **kwargs: Any) -> list[LocalTrainer]:
     """`each`: settings that differ from group to group."""
-    return run_threads(n, lambda g: Apart(g, addr, **kwargs, **each(g)))
+    return run_threads(n, lambda g: LocalTrainer(g, addr, **kwargs, **each(g)))
 
 
-def train(n: int, steps: int, **kwargs: Any) -> list[Apart]:
+def train(n: int, steps: int, **kwargs: Any) -> list[LocalTrainer]:
     with lighthouse(n) as addr:
         groups = start(n, addr, **kwargs)
         run_threads(n, lambda g: groups[g].run(steps))
@@ -36,7 +36,7 @@ def train(n: int, steps: int, **kwargs: Any) -> list[Apart]:
     return groups
 
 
-def check(groups: list[Apart], steps: int, **settings: Any) -> None:
+def check(groups: list[LocalTrainer], steps: int, **settings: Any) -> None:
     want, own = reference(len(groups), steps, **settings)
     assert len(want) >= 2
     for g in groups:
@@ -96,7 +96,7 @@ def test_buckets_of_any_size_average_the_same(cap_mb: float | None, delay: int) 
 )
 def test_a_mistake_is_a_sentence(mistake: dict[str, Any]) -> None:
     with lighthouse() as addr, pytest.raises(ConfigError, match=r"\d|synchronous"):
-        Apart(0, addr, **mistake)
+        LocalTrainer(0, addr, **mistake)
 
 
 def test_sent_from_the_cpu_and_kept_where_one_says() -> None:

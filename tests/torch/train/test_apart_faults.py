@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.torch.train.apart import LR, MOMENTUM, Apart, Weights, equal, near, reference
+from tests.torch.train.apart import LR, MOMENTUM, LocalTrainer, Weights, equal, near, reference
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import leave, lighthouse
 from tests.torch.train.test_apart import check, start
@@ -20,7 +20,7 @@ from torchft_x.errors import StepError
 from torchft_x.observe.events import read_events
 
 
-class Watched(Apart):
+class Watched(LocalTrainer):
     """Remembers the weights after each of its own inner steps, before they are exchanged."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,7 +35,7 @@ class Watched(Apart):
             self.sent[self.loop.exchanges] = self.local[max(self.local)]
 
 
-def refuse(group: Apart, exchange: int, times: int) -> list[int]:
+def refuse(group: LocalTrainer, exchange: int, times: int) -> list[int]:
     """Let a group refuse some attempts of the exchange after `exchange`. Return its inner steps at each, so far."""
     refused: list[int] = []
     end_pass = group.manager.steps.end_pass

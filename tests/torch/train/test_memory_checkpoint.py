@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.torch.train.apart import Apart
+from tests.torch.train.apart import LocalTrainer
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, Trainer, lighthouse, ranks_of_one, same
 from tests.util import scaled, wait_for
@@ -40,7 +40,7 @@ def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
     memory = CheckpointMemory(2)
-    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(LIMIT))))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptEnv(memory_slots=memory.setting(LIMIT))))
     yield memory
     memory.close()
 
@@ -136,7 +136,7 @@ def test_a_state_without_room_is_not_copied_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = CheckpointMemory(1)
-    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(8192))))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptEnv(memory_slots=memory.setting(8192))))
     with lighthouse() as address, attempt(1, address) as (trainer,):
         wait_for(lambda: trainer.step() and memory_of(trainer)._off, 20, "the end of copying")
         trainer.run_to(trainer.manager.current_step() + 5)
@@ -169,7 +169,7 @@ def test_a_heal_that_breaks_off_leaves_the_copy(
     monkeypatch.delenv(env.ATTEMPT)
     other = Trainer(1, address)
     other.run_to(far)
-    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(LIMIT))))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptEnv(memory_slots=memory.setting(LIMIT))))
     with attempt(1, address) as (second,):
 
         def breaks(*args: Any, **kwargs: Any) -> Any:
@@ -225,7 +225,7 @@ def test_a_group_that_trains_apart_goes_on_from_its_last_exchange(
 def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
     """One attempt of a group that trains apart; the end comes in the middle of a period."""
     store, where = host_store(HOST, scaled(10))
-    trainer = Apart(0, address, algorithm=algorithm, seed=seed, manager={"store_port": where.port})
+    trainer = LocalTrainer(0, address, algorithm=algorithm, seed=seed, manager={"store_port": where.port})
     try:
         with trainer.loop:
             yield trainer

@@ -32,7 +32,7 @@ def read_contact(raw: bytes) -> tuple[tuple[str, int], bytes]:
     return (str(said["host"]), int(said["port"])), bytes.fromhex(said["secret"])
 
 
-class VoteSockets:
+class VoteEndpoint:
     """The sockets of one end of a vote, used by one thread at a time. `end` may be called from any thread."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from torchft_x.comm.store.client import MeetingStore
-from torchft_x.comm.votes.handshake import VoteSockets, introduction, read_contact
+from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
 from torchft_x.descriptors import not_inherited
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError, first_line
 
@@ -19,7 +19,7 @@ _TICK = 0.02  # seconds until an abort is noticed while connecting
 _AWAKE = 0.0001  # seconds of polling before a sleep: falling asleep and waking up costs half of a turn
 
 
-class AllMinMesh(VoteSockets):
+class AllMinMesh(VoteEndpoint):
     """One set of members that vote with each other, as seen by one of them.
 
     Args:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torchft_x.comm.votes.handshake import VoteSockets, introduction, read_contact
+from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
@@ -61,7 +61,7 @@ class Decision:
     wrong: bool = False  # and this group's state is not that of most groups
 
 
-class Hub(VoteSockets):
+class Hub(VoteEndpoint):
     """Rank 0's end of the vote. Used by one thread at a time, except for `end`.
 
     Args:

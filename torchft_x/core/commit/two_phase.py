@@ -30,25 +30,25 @@ def _decided(call: int, why: str) -> VoteReply:
     return VoteReply(not why, why, calls=(call,))
 
 
-class Ballot:
+class ShouldCommitVote:
     """Vote of ranks that run torchft, which vote one by one and name no quorum. It passes if all say yes in time.
 
-    All ranks are answered at once. A vote on another step than the open ballot's is refused. A late or repeated vote is
+    All ranks are answered at once. A vote on another step than the open vote's is refused. A late or repeated vote is
     answered with the decision, so that all ranks decide alike (I2).
     """
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._step: int | None = None  # step of the ballot in hand; None before its first vote
+        self._step: int | None = None  # step of the vote in hand; None before its first vote
         self._votes: dict[int, bool] = {}  # rank -> its vote; a "no" stays a no
         self._calls: dict[int, int] = {}  # rank -> call that waits for the answer
         self._outcome: tuple[bool, str] | None = None  # decision, and the reason of a no; None while undecided
 
     def __repr__(self) -> str:
-        return f"<Ballot step={self._step} votes={self._votes} {self._outcome or 'open'}>"
+        return f"<ShouldCommitVote step={self._step} votes={self._votes} {self._outcome or 'open'}>"
 
     def open(self) -> list[GroupEffect]:
-        """Open a ballot for a new quorum. Answer the ranks that still wait for the old ballot with a no."""
+        """Open a vote for a new quorum. Answer the ranks that still wait for the old vote with a no."""
         effects = self.cancel("the group has moved on to the next quorum.")
         self._step, self._votes, self._outcome = None, {}, None
         return effects
@@ -64,7 +64,7 @@ class Ballot:
         ):
             self._step, self._votes, self._outcome = None, {}, None  # a client may vote on one step twice
         if self._step not in (None, vote.step):
-            why = f"group rank {vote.rank} votes on step {vote.step}, but the ballot in hand is on step {self._step}."
+            why = f"group rank {vote.rank} votes on step {vote.step}, but the vote in hand is on step {self._step}."
             return [_decided(vote.call, why)]
         self._step = vote.step
         self._votes[vote.rank] = vote.ok and self._votes.get(vote.rank, True)
@@ -82,12 +82,12 @@ class Ballot:
         return effects
 
     def cancel(self, reason: str) -> list[GroupEffect]:
-        """Decide the ballot in hand against the commit (the quorum is over, a rank has gone) and answer at once."""
+        """Decide the vote in hand against the commit (the quorum is over, a rank has gone) and answer at once."""
         self._outcome = self._outcome or (False, reason)
         return self._answer()
 
     def release(self, asking: frozenset[int]) -> list[GroupEffect]:
-        """Cancel the ballot if ranks wait for the votes of ranks that ask for the next quorum and no longer vote."""
+        """Cancel the vote if ranks wait for the votes of ranks that ask for the next quorum and no longer vote."""
         gone = sorted(asking.difference(self._votes)) if self._calls else []
         return self.cancel(f"group rank {_listed(gone)} asked for a new quorum instead of voting.") if gone else []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchft_x.core.commit.two_phase import Ballot, TwoPhaseCommit
+from torchft_x.core.commit.two_phase import ShouldCommitVote, TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import HeldQuorum
@@ -62,7 +62,7 @@ class Group:
         self._again = False  # whether all ranks that asked for the held or the next quorum keep their gradients
         self._state = State()  # newest state that the group server knows: last asked with, or committed since
         self._two_phase = TwoPhaseCommit(config.replica_id, between_groups=config.commit_vote)
-        self._ballot = Ballot(config.world_size)  # votes of ranks that run torchft
+        self._should_commit_vote = ShouldCommitVote(config.world_size)  # votes of ranks that run torchft
         self._step_seconds = 0.0  # duration of a step, as the ranks last reported; 0: unknown
         self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last reported
         self._session = False  # whether there is a session to the lighthouse
@@ -218,7 +218,7 @@ class Group:
             text = f"group rank {ask.rank} has asked for a quorum again, from another call."
             effects.append(FailCalls((older.call,), text, retry=False))
         self._asks[ask.rank] = ask
-        effects += self._ballot.release(frozenset(self._asks))
+        effects += self._should_commit_vote.release(frozenset(self._asks))
         if len(self._asks) == self._config.world_size:
             state = min(a.state for a in self._asks.values())
             self._again = all(a.keeps for a in self._asks.values())
@@ -238,7 +238,7 @@ class Group:
         return effects
 
     def _on_call_gone(self, call: int) -> None:
-        self._ballot.gone(call)
+        self._should_commit_vote.gone(call)
         for rank, ask in list(self._asks.items()):
             if ask.call == call:
                 del self._asks[rank]
@@ -281,7 +281,7 @@ class Group:
             return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
         self._held_quorum.receive(quorum, self._sent_at)
         self._cleared = None
-        effects = self._ballot.open()
+        effects = self._should_commit_vote.open()
         self._commit = commit = self._two_phase.open(quorum)
         if commit is not None:
             self._state = commit.state
@@ -315,7 +315,7 @@ class Group:
         self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
         revoked = GroupPhase.REVOKED if self._progression.phase is GroupPhase.IN_QUORUM else self._progression.phase
         self._progression.reach(revoked, f"The quorum in hand is over: {event.reason}")
-        return [event, *self._ballot.cancel(self._held_quorum.over)]
+        return [event, *self._should_commit_vote.cancel(self._held_quorum.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
 
@@ -333,8 +333,8 @@ class Group:
             return [VoteReply(False, objection, calls=(vote.call,))]
         if isinstance(vote, GroupVote):
             return self._committed([self._two_phase.vote(vote, self._held_quorum.ended(now))], vote.step)
-        effects = self._committed(self._ballot.vote(vote, self._held_quorum.ended(now)), vote.step)
-        return effects + self._ballot.release(frozenset(self._asks))
+        effects = self._committed(self._should_commit_vote.vote(vote, self._held_quorum.ended(now)), vote.step)
+        return effects + self._should_commit_vote.release(frozenset(self._asks))
 
     def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
         """Carry out the cross-group vote, even if the quorum is over meanwhile: a passed vote is the decision (R13)."""
@@ -449,7 +449,7 @@ class Group:
         self._asks.clear()
         self._owed.clear()
         effects: list[GroupEffect] = [FailCalls(calls, sentence, retry=False)] if calls else []
-        return effects + self._ballot.cancel(sentence)
+        return effects + self._should_commit_vote.cancel(sentence)
 
     # --- the join ------------------------------------------------------------------------------------------------
 

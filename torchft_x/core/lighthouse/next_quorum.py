@@ -261,7 +261,7 @@ class QuorumTransition:
         quorum, now = previous.quorum, self._started_at
         for entry in previous.members:
             self._members.restore(entry, now)
-        self._members.silent_boot = previous.boot_id
+        self._members.suspect_boot_id = previous.boot_id
         self._end_takeover()
         granted = previous.granted_through
         self._quorum_state.adopt(quorum, previous.open, started_at=now, leased=previous.leased, granted_through=granted)

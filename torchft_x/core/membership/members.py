@@ -34,7 +34,7 @@ class MemberTable:
         self._made = 0  # number of records made so far
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.supervisors = SupervisorLiveness()  # what supervisors say about the members
-        self.silent_boot = ""  # boot of another host, silent since its lighthouse served, until a member there is heard
+        self.suspect_boot_id = ""  # of a host that is silent since its lighthouse served, until a member there is heard
         self.on_change: Callable[[MemberRecord], None] = lambda record: None  # keeps the quorum state's counts right
 
     def __iter__(self) -> Iterator[MemberRecord]:
@@ -83,8 +83,8 @@ class MemberTable:
             self._attempts.setdefault(hello.attempt_id.token, []).append(record)
         record.address = hello.address
         record.boot_id = hello.boot_id
-        if hello.boot_id == self.silent_boot:
-            self.silent_boot = ""
+        if hello.boot_id == self.suspect_boot_id:
+            self.suspect_boot_id = ""
         record.library = hello.library
         record.runs_on = hello.runs_on
         record.quorum_id = hello.quorum.id if hello.quorum else 0
@@ -273,7 +273,7 @@ class MemberTable:
         """Return what is known of a member's signs of life."""
         token = record.attempt_id.token
         watched = None if record.unary else self.supervisors.heard(token)
-        if watched is None and record.boot_id and record.boot_id == self.silent_boot:
+        if watched is None and record.boot_id and record.boot_id == self.suspect_boot_id:
             watched = record.heard  # its host has let a lease run out, so its supervisor is silent, too
         stopped = self.supervisors.stopped_of(token, now - limits.host)
         connected = record.session is not None

@@ -61,7 +61,7 @@ class BaseSupervisor:
         self._environ: Mapping[str, str] = env.everything()
         self._reports: Reports | None = None  # None until the lighthouse is found
         self._found: FoundLighthouse | None = None
-        self._stops = StopRequests(config.launch.alive)
+        self._stops = StopRequests(config.launcher.alive)
         self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
         self._announced = False  # whether the reason for stopping has been logged
         self._attempts: Attempts | None = None  # None until the lighthouse is found
@@ -69,7 +69,7 @@ class BaseSupervisor:
         self._warm: WarmParent | None = None  # forks attempts, for a group whose script is Python
         self._number = 0  # number of the present attempt, or of the next one
         self._restarts = RestartPolicy(config.rules)
-        before = attempts_file.read(config.launch.attempts_file)  # by the supervisor that this one replaces
+        before = attempts_file.read(config.launcher.attempts_file)  # by the supervisor that this one replaces
         self._replaces_killed = bool(before.token)  # whether an attempt was killed together with that one
         self._report = before.inherited()  # newest content of the attempts file
         self._host = self._advertise()
@@ -79,11 +79,11 @@ class BaseSupervisor:
 
     def _watch_for_stops(self) -> None:
         self._stops.watch_signals()
-        launch = self.config.launch
-        if launch.fence is not None:
-            watch_fence(*launch.fence, lambda sentence: self._stops.request(1, sentence, from_outside=True))
-        if self.config.local or launch.launcher_pid is not None:
-            self._stops.watch_launcher(launch.launcher_pid, self.code_without_launcher)
+        launcher = self.config.launcher
+        if launcher.fence is not None:
+            watch_fence(*launcher.fence, lambda sentence: self._stops.request(1, sentence, from_outside=True))
+        if self.config.local or launcher.launcher_pid is not None:
+            self._stops.watch_launcher(launcher.launcher_pid, self.code_without_launcher)
 
     # --- the loop ------------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class BaseSupervisor:
     def _take_claim(self) -> None:
         """Claim the run directory for this job, and keep the claim. Raise `ConfigError` if it is another job's."""
         if self.config.run_dir is not None:
-            claim = RunClaim(self.config.run_dir, self._environ, local=self.config.launch.launcher_pid is not None)
+            claim = RunClaim(self.config.run_dir, self._environ, local=self.config.launcher.launcher_pid is not None)
             claim.take(lambda seconds: not self._stops.wait(lambda: False, seconds) and self._stops.first is not None)
             claim.keep(lambda sentence: self._stops.request(2, sentence))
 
@@ -228,7 +228,7 @@ class BaseSupervisor:
 
     def _write(self, report: attempts_file.AttemptsReport) -> None:
         self._report = report
-        attempts_file.write(report, self.config.launch.attempts_file)
+        attempts_file.write(report, self.config.launcher.attempts_file)
 
     def _tell_start(self, attempt: Attempt, started: StartedAttempt) -> None:
         """Write the start to the event log, and log for people whether a restart was warm or cold."""
@@ -359,9 +359,9 @@ class BaseSupervisor:
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
-        last_words.write(stop.code, stop.sentence, self.config.launch.last_words)
+        last_words.write(stop.code, stop.sentence, self.config.launcher.last_words)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
-        final = self.config.launch.no_restart_code
+        final = self.config.launcher.no_restart_code
         if final is not None and stop.from_outside:
             return stop.code  # the scheduler will restart this supervisor, so the group isn't done
         if self._reports is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
+class LauncherOptions:
     """Options that a launcher or scheduler adds to the command of a supervisor, which it starts, watches and restarts."""
 
     launcher_pid: int | None = None
@@ -41,7 +41,7 @@ class LaunchOptions:
     alive: Path | None = None
 
 
-def add_launch_options(parser: argparse.ArgumentParser) -> None:
+def add_launcher_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options that a launcher or scheduler adds")
     group.add_argument("--launcher_pid", type=int, metavar="PID", help="process with which this one ends")
     group.add_argument("--no_restart_code", type=int, metavar="CODE", help="exit code of a failure that is final")
@@ -51,8 +51,8 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--alive", type=Path, metavar="FILE", help="touch this file regularly")
 
 
-def launch_options(args: argparse.Namespace) -> LaunchOptions:
-    return LaunchOptions(**{field.name: getattr(args, field.name) for field in fields(LaunchOptions)})
+def launcher_options(args: argparse.Namespace) -> LauncherOptions:
+    return LauncherOptions(**{field.name: getattr(args, field.name) for field in fields(LauncherOptions)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class BaseConfig:
     """Address of a lighthouse outside the job; None for the one named in the run directory."""
     lighthouses: int = 1
     """Number of the job's own lighthouses."""
-    launch: LaunchOptions = LaunchOptions()
+    launcher: LauncherOptions = LauncherOptions()
     rules: RestartRules = RestartRules()
     """Restart budget and back-off."""
     grace: float = TIMING.stop_grace
@@ -161,7 +161,7 @@ def groups_here(config: SupervisorConfig) -> int:
 
 
 def attempt_environment(
-    config: BaseConfig, environ: Mapping[str, str], attempt: env.AttemptFacts, found: FoundLighthouse | None, host: str
+    config: BaseConfig, environ: Mapping[str, str], attempt: env.AttemptEnv, found: FoundLighthouse | None, host: str
 ) -> dict[str, str]:
     """Return the environment of a job's program in an attempt, which others reach by `host`. It finds the lighthouse there."""
     out = with_package(environ, own_package_root())
@@ -178,12 +178,12 @@ def attempt_environment(
 def trainer_environment(
     config: SupervisorConfig,
     environ: Mapping[str, str],
-    attempt: env.AttemptFacts | None = None,
+    attempt: env.AttemptEnv | None = None,
     found: FoundLighthouse | None = None,
     host: str = "",
 ) -> dict[str, str]:
     """Return `attempt_environment` for the group's workers. By default, return what is known before an attempt."""
-    attempt = attempt or env.AttemptFacts()
+    attempt = attempt or env.AttemptEnv()
     if env.read(env.WORKER_SERVER, None, environ) == "0":
         attempt = replace(attempt, folder="")
     out = attempt_environment(config, environ, attempt, found, host)

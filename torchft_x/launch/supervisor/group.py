@@ -217,7 +217,7 @@ class Supervisor(BaseSupervisor):
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        attempt = env.AttemptFacts(
+        attempt = env.AttemptEnv(
             number=started.attempt,
             token=started.attempt_token,
             folder=str(folder),

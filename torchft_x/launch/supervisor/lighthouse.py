@@ -32,7 +32,7 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import with_package
 from torchft_x.launch.process.group_store import SHIM
 from torchft_x.launch.process.restarts import LIGHTHOUSE_RULES, OWN_FAULTS, AttemptEnd, GiveUp, RestartPolicy
-from torchft_x.launch.supervisor.config import LaunchOptions, own_package_root
+from torchft_x.launch.supervisor.config import LauncherOptions, own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import EventLog
@@ -52,15 +52,15 @@ class LighthouseSupervisor:
     Main thread only. `claim` is that of the run directory, already taken.
     """
 
-    def __init__(self, argv: list[str], launch: LaunchOptions, claim: RunClaim | None = None) -> None:
+    def __init__(self, argv: list[str], launcher: LauncherOptions, claim: RunClaim | None = None) -> None:
         self._argv = argv
-        self._launch = launch  # fixed
+        self._launcher = launcher  # fixed
         self._claim = claim
         self._attempt = int(option(argv, "--attempt") or 0)  # number of the next child
-        self._stops = StopRequests(launch.alive)
+        self._stops = StopRequests(launcher.alive)
         self._restarts = RestartPolicy(LIGHTHOUSE_RULES)
         self._events: EventLog | None = None  # made with the first event
-        self._report = attempts_file.read(launch.attempts_file)
+        self._report = attempts_file.read(launcher.attempts_file)
         self._first = True  # whether the first child still runs
         self._owner = secrets.token_hex(8)  # lease owner, shared by all children: each ends before the next one starts
 
@@ -96,12 +96,12 @@ class LighthouseSupervisor:
         if not self._claim.lost:
             return code
         self._say(self._claim.lost)
-        last_words.write(2, self._claim.lost, self._launch.last_words)
+        last_words.write(2, self._claim.lost, self._launcher.last_words)
         return 2
 
     def _told(self, code: int) -> int:
         """Return the exit code for a scheduler that restarts us unless the code says that the job is over."""
-        over, words = self._launch.no_restart_code, self._launch.last_words
+        over, words = self._launcher.no_restart_code, self._launcher.last_words
         if over is None:
             return code
         if self._stops.first is not None and self._stops.first.from_outside:
@@ -112,9 +112,9 @@ class LighthouseSupervisor:
 
     def _watch_launcher(self) -> None:
         """Stop with exit code 0 when the launcher of a local job is gone."""
-        launcher = self._launch.launcher_pid
-        if launcher is not None or env.is_local_job():
-            self._stops.watch_launcher(launcher, 0)
+        pid = self._launcher.launcher_pid
+        if pid is not None or env.is_local_job():
+            self._stops.watch_launcher(pid, 0)
 
     def _keep(self, argv: list[str]) -> int:
         while True:
@@ -155,7 +155,7 @@ class LighthouseSupervisor:
         """Run the server once, and return its exit code or -signal."""
         server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
         server += ["--attempt", str(self._attempt), "--lease_owner", self._owner]
-        server += ["--last_words", self._launch.last_words] if self._launch.last_words else []
+        server += ["--last_words", self._launcher.last_words] if self._launcher.last_words else []
         child = subprocess.Popen(
             [sys.executable, SHIM, "server", str(os.getpid()), *server],
             env=_child_environ(),
@@ -183,7 +183,7 @@ class LighthouseSupervisor:
     def _note(self, end: AttemptEnd, pause: float) -> None:
         """Record a restart in the attempts file and in the run's event log."""
         self._report = replace(self._report, restarts=self._report.restarts + 1, reason=end.reason)
-        attempts_file.write(self._report, self._launch.attempts_file)
+        attempts_file.write(self._report, self._launcher.attempts_file)
         run_dir = option(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")
@@ -201,10 +201,10 @@ def _child_environ() -> dict[str, str]:
     return out
 
 
-def keep_lighthouse(argv: list[str], launch: LaunchOptions, claim: RunClaim | None = None) -> int:
+def keep_lighthouse(argv: list[str], launcher: LauncherOptions, claim: RunClaim | None = None) -> int:
     """Keep a lighthouse with these flags running, and return the exit code. `claim` on the run directory must be taken."""
     try:
-        return LighthouseSupervisor(argv, launch, claim).run()
+        return LighthouseSupervisor(argv, launcher, claim).run()
     except TorchftXError as e:
         log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2

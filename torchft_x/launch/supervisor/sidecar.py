@@ -88,7 +88,7 @@ class Sidecar(BaseSupervisor):
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        attempt = env.AttemptFacts(number=started.attempt, lighthouse_file=self._found.address_file)
+        attempt = env.AttemptEnv(number=started.attempt, lighthouse_file=self._found.address_file)
         return AttemptSpec(
             command=config.command,
             workers=1,

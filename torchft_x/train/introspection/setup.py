@@ -3,7 +3,7 @@
 The supervisor sees the rank's status (shared_status.py), answers after an event (query_server.py), and the exception
 that ends the process. For the user's own tools torch's server (worker_server.py) is started on request.
 
-All files are in the attempt's private folder (mode 0700) that the supervisor names (`env.AttemptFacts`): nothing is
+All files are in the attempt's private folder (mode 0700) that the supervisor names (`env.AttemptEnv`): nothing is
 reachable from a network. A process that can't have them trains without (docs/operate.md, decision 22).
 """
 

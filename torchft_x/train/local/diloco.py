@@ -24,14 +24,14 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.fragments import Fragment
-from torchft_x.train.local.inner_loop import Apart, InnerLoop, bucket_bytes
+from torchft_x.train.local.inner_loop import InnerLoop, InnerLoopContext, bucket_bytes
 from torchft_x.train.local.islands import Island, Leading
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 
-class DiLoCo(Apart):
+class DiLoCo(InnerLoopContext):
     """Exchange of pseudo-gradients every `sync_every` inner steps, one fragment of the model after the other.
 
     ::

@@ -254,7 +254,7 @@ class InnerLoop:
         self._healed = True
 
 
-class Apart:
+class InnerLoopContext:
     """The part that `LocalSGD` and `DiLoCo` have in common: the inner loop, begun and ended by ``with``."""
 
     _loop: InnerLoop

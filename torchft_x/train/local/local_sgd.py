@@ -17,13 +17,13 @@ from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.shards import like, local, shard_of
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.fragments import take
-from torchft_x.train.local.inner_loop import Apart, InnerLoop
+from torchft_x.train.local.inner_loop import InnerLoop, InnerLoopContext
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 
-class LocalSGD(Apart):
+class LocalSGD(InnerLoopContext):
     """Averaging of the weights of all groups after every `sync_every` steps of the optimizer.
 
     ::

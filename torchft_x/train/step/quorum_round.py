@@ -60,7 +60,8 @@ class QuorumRound:
     ) -> None:
         self.ready = threading.Event()  # set when the quorum and the process group are ready, or `error` is set
         self.done = threading.Event()  # set when the snapshot and the fetch have ended too
-        # Set when the quorum has come or will not. The ask has its own deadline, which another group's pause prolongs.
+        # Set when the quorum has come or will not. Waits for it need no limit: `run` begins at once, as the round before has
+        # ended (`wait_idle`), and `answer` has one, which a pause prolongs while the lighthouse reports it, each second.
         self._answered = threading.Event()
         self.error: Exception | None = None  # why there is no quorum; raised by calls that need one
         self.at_once = False  # the answer came with the request, and nothing is left to wait for
@@ -210,9 +211,8 @@ class QuorumRound:
         try:
             try:
                 asked = self._asked or self._request()
-                reply = (
-                    asked if isinstance(asked, QuorumReply) else asked(self._options.timeout + self._options.patience)
-                )
+                limit = self._options.timeout + self._options.patience
+                reply = asked if isinstance(asked, QuorumReply) else asked(limit)
                 self._answered.set()
                 plan = self._begin(reply)
             except Exception as e:

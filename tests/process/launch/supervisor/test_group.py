@@ -83,7 +83,7 @@ def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive
 
 def test_a_mistake_of_the_script_stays_one(drive, tmp_path: Path) -> None:
     attempts_file.write(AttemptsReport(number=6), tmp_path / "attempts")
-    run = drive("import sys; sys.exit(2)", launch={"attempts_file": str(tmp_path / "attempts")})
+    run = drive("import sys; sys.exit(2)", launcher={"attempts_file": str(tmp_path / "attempts")})
     assert run.wait() == 1
     assert [r["attempt"] for r in run.reports("started")] == [7]
     assert run.reports("exited")[0]["attempt"] == 7
@@ -117,7 +117,7 @@ def test_what_comes_again_at_every_start_is_not_tried_again(drive) -> None:
 
 
 def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as_told(drive) -> None:
-    run = drive(SLEEPER, rules={"max_restarts": 0}, launch={"no_restart_code": 0})
+    run = drive(SLEEPER, rules={"max_restarts": 0}, launcher={"no_restart_code": 0})
     os.kill(run.worker(), signal.SIGKILL)
     assert run.wait() == 0
     assert run.reports("done")[0]["code"] == 1  # the lighthouse hears what it was
@@ -129,7 +129,7 @@ def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
 ) -> None:
     """As the other nodes of a group are when one gives up, or its supervisor got a signal."""
     monkeypatch.setenv("TELL_NUMBER", "0" if while_it_runs else "")
-    run = drive(SLEEPER, number_timeout=1000.0, launch={"no_restart_code": no_restart_code})
+    run = drive(SLEEPER, number_timeout=1000.0, launcher={"no_restart_code": no_restart_code})
     if while_it_runs:
         run.worker()
     wait_for(lambda: (run.folder / "stop").exists(), what="the start")
@@ -140,7 +140,7 @@ def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
 
 
 def test_where_a_scheduler_starts_again_what_fails_a_signal_is_not_the_groups_end(drive) -> None:
-    run = drive(SLEEPER, launch={"no_restart_code": 0})
+    run = drive(SLEEPER, launcher={"no_restart_code": 0})
     run.worker()
     run.process.terminate()
     assert run.wait() == 143
@@ -199,7 +199,7 @@ def test_the_lighthouse_tells_to_stop(drive) -> None:
 
 def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_this_one(drive, tmp_path: Path) -> None:
     reported = tmp_path / "attempts"
-    first = drive(SLEEPER, launch={"attempts_file": str(reported)})
+    first = drive(SLEEPER, launcher={"attempts_file": str(reported)})
     first.worker()
     started = first.reports("started")[0]
     report = attempts_file.read(reported)
@@ -207,7 +207,7 @@ def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_th
     first.process.kill()
     first.process.wait()
 
-    second = drive("", launch={"attempts_file": str(reported)})
+    second = drive("", launcher={"attempts_file": str(reported)})
     assert second.wait() == 0
     assert [(r["kind"], r.get("attempt_token") == started["attempt_token"]) for r in second.reports()[:2]] == [
         ("exited", True), ("started", False),

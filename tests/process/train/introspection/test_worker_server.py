@@ -62,7 +62,7 @@ class Torch(http.client.HTTPConnection):
 def test_it_answers_while_it_trains_and_its_exit_code_is_its_own() -> None:
     lighthouse = LighthouseServer("127.0.0.1:0", 1)
     with tempfile.TemporaryDirectory() as folder:
-        own = {"TORCHFT_X_ATTEMPT": str(env.AttemptFacts(number=3, folder=folder))}
+        own = {"TORCHFT_X_ATTEMPT": str(env.AttemptEnv(number=3, folder=folder))}
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, lighthouse.address()],
             env={**os.environ, **own, "TORCHFT_X_WORKER_SERVER": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -46,7 +46,7 @@ class Inner(torch.optim.SGD):
             p.add_((p.grad > 0).double())
 
 
-class Apart:
+class LocalTrainer:
     def __init__(self, group: int, address: str, loop: dict[str, Any] | None = None, **dealing: Any) -> None:
         self.group = group
         self.net = Ledger(EPOCHS + 3, LENGTH)
@@ -56,7 +56,7 @@ class Apart:
         self.loop = DiLoCo(self.manager, [self.net], self.inner, Outer(self.net.parameters()), EVERY, **(loop or {}))
         self.steps = 0
 
-    def train(self, stop: int = 10**9, wait: Callable[[], object] | None = None) -> Apart:
+    def train(self, stop: int = 10**9, wait: Callable[[], object] | None = None) -> LocalTrainer:
         """Train all epochs, or leave before inner step `stop`. Before step 9 wait until a condition holds."""
         with self.loop:
             while self.data.epoch < EPOCHS and self.steps < stop:
@@ -78,7 +78,7 @@ class Apart:
 
 def test_each_sample_once() -> None:
     with lighthouse(3) as address:
-        trainers = run_threads(3, lambda g: Apart(g, address))
+        trainers = run_threads(3, lambda g: LocalTrainer(g, address))
         for trainer in run_threads(3, lambda g: trainers[g].train()):
             trainer.check()
 
@@ -92,10 +92,10 @@ def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None
         """Nobody waits for a newcomer before it asks; they would finish without it."""
         return any(group_number(r) == leaves for r in lighthouse_status(parse_address(address))["asking"])
 
-    def body(i: int) -> Apart:
+    def body(i: int) -> LocalTrainer:
         if i == 3:
             assert gone.wait(scaled(30))
-            return Apart(leaves, address).train()
+            return LocalTrainer(leaves, address).train()
         if i == leaves:
             trainers[i].train(6)
             gone.set()
@@ -104,7 +104,7 @@ def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None
         return trainers[i]
 
     with lighthouse(2) as address:
-        trainers = run_threads(3, lambda g: Apart(g, address))
+        trainers = run_threads(3, lambda g: LocalTrainer(g, address))
         for i, trainer in enumerate(run_threads(4, body)):
             if i != leaves:
                 trainer.check()
@@ -119,7 +119,7 @@ def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None
     ],
 )
 def test_what_does_not_suit_is_refused(dealing: dict[str, Any], loop: dict[str, Any], words: str, address: str) -> None:
-    trainer = Apart(0, address, loop, **dealing)
+    trainer = LocalTrainer(0, address, loop, **dealing)
     with pytest.raises(ConfigError, match=words), trainer.loop:
         pass
     trainer.manager.shutdown()

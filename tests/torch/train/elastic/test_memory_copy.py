@@ -18,7 +18,7 @@ from torchft_x.train.elastic.sampler import ElasticSampler
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
     memory = CheckpointMemory(1)
-    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptFacts(memory_slots=memory.setting(1 << 24))))
+    monkeypatch.setenv(env.ATTEMPT, str(env.AttemptEnv(memory_slots=memory.setting(1 << 24))))
     monkeypatch.setattr(module, "_taken", set())
     yield memory
     memory.close()

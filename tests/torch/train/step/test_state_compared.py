@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.torch.train.apart import Apart, equal
+from tests.torch.train.apart import LocalTrainer, equal
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import Trainer, leave, lighthouse, same, start, two_by_two
 from torchft_x.core.types import State
@@ -87,7 +87,7 @@ def test_groups_that_train_apart_compare_what_they_hold_alike(index: int, name: 
     """Three groups of DiLoCo: its weights between two exchanges are each group's own, and are not compared."""
     last = index * EVERY + 3
     with lighthouse(3) as address:
-        groups = run_threads(3, lambda g: Apart(g, address, sync_every=2, manager={"min_replica_size": 3}))
+        groups = run_threads(3, lambda g: LocalTrainer(g, address, sync_every=2, manager={"min_replica_size": 3}))
 
         def strike() -> None:
             if groups[1].loop.exchanges == index * EVERY - 1 and not struck:

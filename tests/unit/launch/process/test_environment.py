@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchft_x import env
-from torchft_x.env import AttemptFacts, read_attempt
+from torchft_x.env import AttemptEnv, read_attempt
 from torchft_x.launch.process.environment import (
     Rendezvous,
     package_root,
@@ -21,7 +21,7 @@ from torchft_x.launch.supervisor.config import SupervisorConfig, trainer_environ
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.net import Address
 
-ATTEMPT = AttemptFacts(number=4, folder="/f")
+ATTEMPT = AttemptEnv(number=4, folder="/f")
 CONFIG = SupervisorConfig(command=("x.py",), group="1", groups=3, run_dir=Path("/runs/x"))
 FOUND = FoundLighthouse((Address("h", 1),), "secret", "/runs/x/token")
 
@@ -67,7 +67,7 @@ def test_an_installed_package_needs_no_path() -> None:
 @pytest.mark.parametrize(("server", "folder"), [("", "/f"), ("1", "/f"), ("0", "")])
 def test_a_worker_shows_itself_unless_the_user_wants_none(server: str, folder: str) -> None:
     out = trainer_environment(CONFIG, {"TORCHFT_X_WORKER_SERVER": server}, ATTEMPT)
-    assert read_attempt(out) == AttemptFacts(number=4, folder=folder)
+    assert read_attempt(out) == AttemptEnv(number=4, folder=folder)
 
 
 def test_a_worker_finds_its_ranks() -> None:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from torchft_x.launch.supervisor.config import LaunchOptions
+from torchft_x.launch.supervisor.config import LauncherOptions
 from torchft_x.launch.supervisor.lighthouse import LighthouseSupervisor, hold_port
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.net import any_host, parse_address
@@ -17,7 +17,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[int, int]:
     left = list(codes)
     monkeypatch.setattr(LighthouseSupervisor, "_live", lambda self, argv: left.pop(0))
     monkeypatch.setattr(StopRequests, "wait", lambda self, condition, seconds: False)
-    return LighthouseSupervisor([], LaunchOptions())._keep([]), len(codes) - len(left)
+    return LighthouseSupervisor([], LauncherOptions())._keep([]), len(codes) - len(left)
 
 
 @pytest.mark.parametrize(
