@@ -233,3 +233,12 @@ def any_host() -> str:
     except OSError:
         return "0.0.0.0"
     return "::"
+
+
+def boot_id() -> str:
+    """Return the id of this host's present boot, or '' if the system doesn't have one."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            return f.read(64).strip()
+    except (OSError, ValueError):
+        return ""

@@ -44,15 +44,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1593, 7),
-    "comm": (6784, 55),
+    "": (1670, 7),
+    "comm": (6782, 55),
     "compat": (957, 1),
     "core": (9491, 44),
-    "launch": (17228, 133),
-    "observe": (4495, 39),
-    "rpc": (6920, 59),
+    "launch": (16857, 133),
+    "observe": (4431, 39),
+    "rpc": (6911, 59),
     "train": (10951, 51),
-    "transfer": (5810, 43),
+    "transfer": (5809, 43),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 59

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torchft_x import env, last_words, log_lines
 from torchft_x.arguments import Parser
@@ -70,7 +71,6 @@ def supervise(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     args = _parser().parse_args(argv[:cut])
     local = env.is_local_job()
-    given = env.read(env.LIGHTHOUSE)
     try:
         group, node = _group_and_node(args)
         config = SupervisorConfig(
@@ -80,23 +80,18 @@ def supervise(argv: list[str]) -> int:
             node=node,
             nodes=args.nodes,
             command=_command(argv[cut + 1 :]),
-            run_dir=args.run_dir,
-            lighthouse=given,
-            lighthouses=args.lighthouses,
-            launcher=launcher_options(args),
             rules=RestartRules(max_restarts=args.max_restarts),
-            find_timeout=_find_timeout(given, local),
             patience=TIMING.nodes_wait if local else _PATIENCE_REMOTE,
-            local=local,
             own_gpus=args.own_gpus,
             notice=_notice(local),
             memory=args.memory,
             hang_timeout=args.hang_timeout,
+            **_common(args),
         )
     except TorchftXError as e:
         log_lines.write(f"torchft_x supervise: {e}", sys.stderr)
         return 2
-    if given and args.run_dir and group == "0" and node == 0:  # the job's own lighthouse would print it
+    if config.lighthouse and args.run_dir and group == "0" and node == 0:  # the job's own lighthouse would print it
         log_lines.write(log_lines.line(f"Run directory: {args.run_dir}"), sys.stdout)
     warm = start_warm_parent(config)
     from torchft_x.launch.supervisor.group import supervise as run_supervisor  # imported while the warm parent imports
@@ -119,10 +114,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _notice(local: bool) -> float:
-    """Return the seconds between SIGTERM and SIGKILL.
-
-    They are the variable's, which pods set; else KillWait on Slurm; else those of TorchX's local scheduler and Docker.
-    """
+    """Return the seconds between SIGTERM and SIGKILL: the variable's, which pods set, else KillWait on Slurm, else TorchX's."""
     usual = _KILL_WAIT if env.read(env.SLURM_JOB_ID) and not local else TIMING.notice
     return env.read_seconds(env.NOTICE, usual) or usual
 
@@ -171,28 +163,21 @@ def accompany(argv: list[str]) -> int:
     parser.usage = "%(prog)s --name NAME [option ...] -- PROGRAM [ARG ...]"
     cut = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:cut])
-    local = env.is_local_job()
-    given = env.read(env.LIGHTHOUSE)
     try:
-        config = SidecarConfig(
-            sidecar=args.name,
-            command=tuple(argv[cut + 1 :]),
-            run_dir=args.run_dir,
-            lighthouse=given,
-            lighthouses=args.lighthouses,
-            launcher=launcher_options(args),
-            rules=RestartRules(max_restarts=args.max_restarts, steps=False),
-            find_timeout=_find_timeout(given, local),
-            local=local,
-        )
+        rules = RestartRules(max_restarts=args.max_restarts, steps=False)
+        config = SidecarConfig(sidecar=args.name, command=tuple(argv[cut + 1 :]), rules=rules, **_common(args))
     except TorchftXError as e:
         log_lines.write(f"torchft_x accompany: {e}", sys.stderr)
         return 2
     return run_sidecar(config)
 
 
-def _find_timeout(given: str | None, local: bool) -> float:
-    return (TIMING.find_given if given else TIMING.find_local) if local else _FIND_REMOTE
+def _common(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that all supervisors take from the common options and the environment."""
+    local, given = env.is_local_job(), env.read(env.LIGHTHOUSE)
+    find_timeout = (TIMING.find_given if given else TIMING.find_local) if local else _FIND_REMOTE
+    fields = {"run_dir": args.run_dir, "lighthouse": given, "lighthouses": args.lighthouses, "local": local}
+    return {**fields, "launcher": launcher_options(args), "find_timeout": find_timeout}
 
 
 def lighthouse(argv: list[str]) -> int:

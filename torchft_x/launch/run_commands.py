@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -15,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.arguments import Parser
+from torchft_x.atomic_file import replace_file
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.launch.slurm.store import is_slurm_run
 from torchft_x.observe.console import harmless, plural
-from torchft_x.observe.drawing.units import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+from torchft_x.units import amount
 
 if TYPE_CHECKING:
     from torchft_x.launch.chaos.schedule import Planned
@@ -78,12 +78,9 @@ def report(argv: list[str]) -> int:
         print(json.dumps(as_json(run, now)))
         return 0
     out = args.out or sources[0][1]
-    part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        part.write_text(page(run, now, other), encoding="utf-8")
-        part.replace(out)
+        replace_file(out, page(run, now, other))
     except OSError as e:
-        part.unlink(missing_ok=True)
         print(summary(run, now, other))
         print(
             f"torchft_x report: {harmless(out)} can't be written ({e.strerror}); name a file with --out.",
@@ -150,7 +147,9 @@ def chaos(argv: list[str]) -> int:
             else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
         )
         if run_dir is None:
-            _check_kinds(planned if args.at is not None else args.kinds.split(","))
+            from torchft_x.launch.kubernetes.pods import check
+
+            check([planned.kind for planned in schedule.listed(args.at, 0)] if args.at else args.kinds.split(","))
         targets = run.living()
         if not targets:
             where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"
@@ -204,12 +203,6 @@ def _keeper(remote: Remote) -> Callable[[Event], None]:
             print(f"torchft_x chaos: no report will name fault {fault['number']}: {e}", file=sys.stderr, flush=True)
 
     return keep
-
-
-def _check_kinds(planned: Iterable[Any]) -> None:
-    from torchft_x.launch.kubernetes.pods import check
-
-    check(kind if isinstance(kind, str) else kind.kind for kind in planned)
 
 
 def clean(argv: list[str]) -> int:

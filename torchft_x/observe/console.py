@@ -73,7 +73,9 @@ class Story:
         if name == "restored":
             return [f"group {self.group} goes on from step {event.get('step')}, which its supervisor holds in memory"]
         if name == "redo":
-            return self._redo()
+            known, self.interrupted = self.interrupted, True
+            again = f"step {self.step + 1} is reduced again: a reduction failed, and nobody was lost"
+            return [] if known else [again]
         if name == "commit":
             return self._commit(event, now)
         return []
@@ -114,10 +116,6 @@ class Story:
             lines = [f"step {self.step + 1} dropped{why}; it is run again"]
         self._drop_told, self._untold = (self.step, reason, now), 0
         return lines
-
-    def _redo(self) -> list[str]:
-        known, self.interrupted = self.interrupted, True
-        return [] if known else [f"step {self.step + 1} is reduced again: a reduction failed, and nobody was lost"]
 
     def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
         reason = clause(str(event.get("reason") or "connection lost"))
@@ -177,7 +175,7 @@ class Narrator:
         self._lock = threading.Lock()  # guards the story, and keeps its lines in order
 
     def receive(self, event: dict[str, Any]) -> None:
-        """Take the events in `commits` first, then this one."""
+        """Take the events in `commits` first, then this one, on the thread that emits it."""
         with self._lock:
             while self.commits:
                 self._tell(self.commits.popleft())

@@ -13,14 +13,14 @@ import os
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torchft_x import env
 from torchft_x.address_files import make_run_dir
+from torchft_x.observe.console import Narrator
 from torchft_x.observe.facts_collector import TOLD, FactsCollector
 
 EVENTS = frozenset([
@@ -67,16 +67,6 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     return unsubscribe
 
 
-class Narration(Protocol):
-    """Receiver that describes a log's events to people. Uninterrupted commits are only kept in `commits`."""
-
-    interrupted: bool
-    commits: deque[dict[str, Any]]
-
-    def receive(self, event: dict[str, Any]) -> None:
-        """Take the events in `commits` first, then this one. Runs on the thread that emits it."""
-
-
 class EventLog:
     """Event log of one process, ``<run_dir>/events/<role>-<group>-<pid>.jsonl``.
 
@@ -105,7 +95,7 @@ class EventLog:
         self._first = ""  # path of the first part
         self._part, self._size = 1, 0  # number and bytes of the open file
         self._part_bytes, self._most_parts = part_bytes, parts
-        self.narrator: Narration | None = None  # gets the events besides the listeners
+        self.narrator: Narrator | None = None  # gets the events besides the listeners
         self.telling: FactsCollector | None = None  # gets the events of `TOLD`, for the lighthouse
         if run_dir is not None:
             folder = Path(run_dir) / "events"

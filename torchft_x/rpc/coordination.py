@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from torchft_x import env
+from torchft_x import env, net
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.durations import Seconds, seconds
@@ -127,7 +127,7 @@ class LighthouseServer:
             join_timeout=(100 if join_timeout_ms is None else join_timeout_ms) / 1000,
             tick=quorum_tick_ms / 1000,
             heartbeat_timeout=None if heartbeat_timeout_ms is None else heartbeat_timeout_ms / 1000,
-            boot_id=grpc_options.boot_id(),
+            boot_id=net.boot_id(),
         )
         where = parse_address(bind, what="bind address")
         self._shell = LighthouseShell(config, token=_token(token))  # runs on the loop

@@ -14,8 +14,8 @@ from tests.journeys.jobs import SMALL, WARM, Job, gone, running
 from tests.journeys.test_detached import TORCHX
 from tests.journeys.test_kills import script
 from torchft_x import env
+from torchft_x.__main__ import main
 from torchft_x.launch.keeper import record
-from torchft_x.launch.keeper.commands import main as command
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -55,12 +55,12 @@ def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
         for group in ("0", "1"):
             goes_on(job, group, "under it")
         for groups in (3, 1, 2):
-            assert command("scale", [str(run_dir), "--replicas", str(groups)]) == 0
+            assert main(["scale", str(run_dir), "--replicas", str(groups)]) == 0
             job.wait_for(lambda n=groups: participants(job) == n, 60, f"{groups} groups")
             goes_on(job, "0", f"as one of {groups}")
         found = record.read(run_dir)
         assert (found.state, found.groups) == ("RUNNING", 2)
-        assert command("cancel", [str(run_dir)]) == 0
+        assert main(["cancel", str(run_dir)]) == 0
         assert job.wait(60) != 0
         gone(run_dir, 20)
     how = [e["reason"] for e in job.events() if e["event"] == "member_lost" and e["role"] == "lighthouse"]

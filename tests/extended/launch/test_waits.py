@@ -15,7 +15,7 @@ from tests.process.launch.supervisor.test_coordination import SLEEPER, Cluster, 
 from tests.process.launch.supervisor.test_lighthouse import kept, taken_from_it
 from tests.process.launch.test_strangers import SCRIPT, Payload, below, wait_until_up, write_into_store
 from tests.util import listeners, wait_for
-from torchft_x.launch.keeper.commands import main as command
+from torchft_x.__main__ import main
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.restarts import LIGHTHOUSE_RULES
 from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
@@ -28,9 +28,9 @@ def test_groups_that_are_slow_to_go_are_waited_for_and_then_killed(keep) -> None
     job.until("RUNNING")
     wait_for(lambda: "here" in job.printed("trainer", 1), 20, "group 1")
     pid = job.pid(1)
-    assert command("scale", [str(job.run_dir), "--replicas", "1"]) == 0
+    assert main(["scale", str(job.run_dir), "--replicas", "1"]) == 0
     assert process_tree.is_alive(pid)
-    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
+    assert main(["scale", str(job.run_dir), "--replicas", "2"]) == 0
     gone(pid)
     wait_for(lambda: job.pid(1) not in (0, pid), 20, "group 1, again")
 

@@ -38,7 +38,7 @@ def say(install: Installation, *words: str) -> str:
 def is_here(run_dir: Path, group: int) -> bool:
     try:
         log = Path(record.read(run_dir).log_dir, "trainer", str(group), "combined.log")
-    except record.RecordError:
+    except record.UnreadableError:
         return False
     return log.exists() and "is here" in log.read_text()
 

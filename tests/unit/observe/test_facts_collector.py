@@ -57,8 +57,8 @@ def test_a_copy_that_takes_long_is_told_to_people() -> None:
     for now in (11.0, 12.5, 13.0, 17.0, 18.0):
         telling.take(now)
     assert said == [
-        "it copies from group 0: 3.00 GB of 10.00 GB (30 %), 1.20 GB/s",
-        "it copies from group 0: 3.00 GB of 10.00 GB (30 %), 375 MB/s",
+        "it copies from group 0: 3 GB of 10 GB (30 %), 1.2 GB/s",
+        "it copies from group 0: 3 GB of 10 GB (30 %), 375 MB/s",
     ]
 
 

@@ -51,14 +51,12 @@ class Chaos:
         """Carry out the plan to its end. Raise `ChaosEnded` if the job ends first, or no process can be struck in time."""
         began = time.monotonic()
         for planned in plan:
-            self._wait_for_time(began + planned.at)
+            due = began + planned.at
+            self._wait_until(lambda due=due: time.monotonic() >= due, None)  # type: ignore[misc]
             late = time.monotonic()
             self._strike(planned)
             began += time.monotonic() - late  # a wait for a victim delays all later faults
         self._wait_until(lambda: not self._stopped, None)
-
-    def _wait_for_time(self, t: float) -> None:
-        self._wait_until(lambda: time.monotonic() >= t, None)
 
     def _strike(self, planned: Planned) -> None:
         stops, seconds = planned.kind == "stop", planned.seconds if planned.kind in LASTING else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from torchft_x.launch.devices import accelerators
 from torchft_x.launch.doctor import host, network, software, torchx
 from torchft_x.launch.doctor.runner import Check
 
@@ -14,9 +17,9 @@ CHECKS = (
     Check("name", network.check_name),
     Check("reverse", network.check_reverse, seconds=8.0, late=network.slow_reverse("does not end within 8 s")),
     Check("lighthouse", network.check_lighthouse, seconds=30.0),
-    Check("run dir", host.check_run_dir),
+    Check("run dir", lambda case: [host.run_dir_finding(case.run_dir or case.folder / "runs")]),
     Check("limits", host.check_limits),
-    Check("shared memory", host.check_shared_memory),
-    Check("accelerators", host.check_accelerators),
+    Check("shared memory", lambda _: [host.shared_memory_finding(Path("/dev/shm"))]),
+    Check("accelerators", lambda case: [host.accelerator_finding(accelerators.find(), case.environ)]),
     Check("leftovers", host.check_leftovers),
 )

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.devices import accelerators, assignment
+from torchft_x.launch.devices import assignment
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 from torchft_x.observe.processes import orphans
+from torchft_x.units import amount
 
 FREE = 1 << 30  # least free bytes of the run directory, for logs and events of a long run
 SHARED = 1 << 30  # least free bytes of /dev/shm; a container's default is 64 MiB
@@ -23,10 +24,6 @@ SKEW = 2.0  # tolerated difference, in seconds, between this clock and the file 
 
 
 # --- the run directory -------------------------------------------------------------------------------------------------
-
-
-def check_run_dir(case: Case) -> Iterator[Finding]:
-    yield run_dir_finding(case.run_dir or case.folder / "runs")
 
 
 def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Finding:
@@ -51,7 +48,7 @@ def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Fi
         return problem("run dir", f"{what} can't be written ({e.strerror}); choose another with --run_dir.")
     free = shutil.disk_usage(folder).free
     kind = _filesystem(folder)
-    shown = f"{what} can be written, {_size(free)} free{f', {kind}' if kind else ''}"
+    shown = f"{what} can be written, {amount(free)} free{f', {kind}' if kind else ''}"
     if abs(skew) > SKEW:
         ahead = "ahead of" if skew > 0 else "behind"
         return warning(
@@ -79,14 +76,6 @@ def _filesystem(folder: Path) -> str:
     return kind
 
 
-def _size(number: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
-
-
 # --- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -108,10 +97,6 @@ def limit_finding(what: str, limits: tuple[int, int], least: int, command: str) 
     return warning(what, f"{shown}, and a job with many workers needs more; {remedy}.")
 
 
-def check_shared_memory(_: Case) -> Iterator[Finding]:
-    yield shared_memory_finding(Path("/dev/shm"))
-
-
 def shared_memory_finding(folder: Path) -> Finding:
     try:
         usage = shutil.disk_usage(folder)
@@ -119,7 +104,7 @@ def shared_memory_finding(folder: Path) -> Finding:
         return warning(
             "shared memory", f"There is no {folder}; DataLoader workers and NCCL need it. Mount a tmpfs there."
         )
-    shown = f"{folder} has {_size(usage.free)} of {_size(usage.total)} free"
+    shown = f"{folder} has {amount(usage.free)} of {amount(usage.total)} free"
     if usage.free < SHARED:
         return warning(
             "shared memory",
@@ -130,10 +115,6 @@ def shared_memory_finding(folder: Path) -> Finding:
 
 
 # --- accelerators ------------------------------------------------------------------------------------------------------
-
-
-def check_accelerators(case: Case) -> Iterator[Finding]:
-    yield accelerator_finding(accelerators.find(), case.environ)
 
 
 def accelerator_finding(machine: assignment.Machine | None, environ: Mapping[str, str]) -> Finding:

@@ -159,10 +159,7 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
-    """Return the lighthouses' addresses and the name of their source, searched in the order of a job's own processes.
-
-    Return None and '' if no lighthouse is expected. Raise `ConfigError`.
-    """
+    """Return the lighthouses' addresses and their source, as a job's own processes find them, or (None, ''). Raise `ConfigError`."""
     if case.lighthouse is not None:
         return case.lighthouse, "--lighthouse"
     given = env.read(env.LIGHTHOUSE, None, case.environ)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ _ASK = """if True:
 
 def check_torchx(case: Case) -> Iterator[Finding]:
     """Check the plugins, then the configuration, which may name one of their schedulers."""
-    asked = ask(case) if _is_there() else None
+    asked = ask(case) if find_spec("torchx") is not None else None
     if isinstance(asked, Finding):
         yield asked
     elif asked is not None:
@@ -44,12 +45,6 @@ def check_torchx(case: Case) -> Iterator[Finding]:
         yield component_finding(asked, _registered("torchx.components"))
     known = list(asked["schedulers"]) if isinstance(asked, dict) else None
     yield from config_findings(config_files(case), known)
-
-
-def _is_there() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("torchx") is not None
 
 
 def ask(case: Case) -> dict[str, Any] | Finding:

@@ -252,8 +252,5 @@ def _python(image: str) -> str:
 
 
 def _here(path: str, image: str) -> str:
-    """Return the path for the job's processes: absolute on this file system, unchanged in an image.
-
-    Without an image, the processes may have another current directory. A path in an image is relative to theirs.
-    """
+    """Return the path for the job's processes, which may have another current directory: absolute here, unchanged in an image."""
     return os.path.abspath(path) if path and not image else path

@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from torchft_x import env, log_lines
+from torchft_x import env, log_lines, net
 from torchft_x.address_files import make_run_dir
 from torchft_x.arguments import option
 from torchft_x.atomic_file import replace_file
 from torchft_x.errors import ConfigError
+from torchft_x.json_values import from_json
 from torchft_x.timing import TIMING
 
 _LOOK = 0.25  # seconds between polls of the claim
@@ -198,25 +199,14 @@ def read(path: Path) -> Entry | None:
     """Return the claim, or None if there is none that can be parsed."""
     try:
         with path.open(encoding="utf-8") as f:
-            said = json.loads(f.read(_LIMIT))
-        scope = PidScope(*(str(said["scope"][name]) for name in ("host", "boot", "pids")))
-        return Entry(
-            job=str(said["job"]),
-            scope=scope,
-            local=said["local"] is True,
-            beat=str(said["beat"]),
-            over=said["over"] is True,
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+            return from_json(Entry, json.loads(f.read(_LIMIT)))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """Let one of several jobs claim a free run directory, where the file system has locks.
-
-    Without locks the job that wrote last has it, and the other one ends at its next poll.
-    """
+    """Lock a free run directory. Where the file system has no locks, the job that wrote last has it, and the other one ends."""
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -227,14 +217,11 @@ def _exclusive(path: Path) -> Iterator[None]:
 
 
 def _here() -> PidScope:
-    def text(read: Callable[[], str]) -> str:
-        try:
-            return read().strip()
-        except OSError:
-            return ""
-
-    boot = text(lambda: Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
-    return PidScope(socket.gethostname(), boot, text(lambda: os.readlink("/proc/self/ns/pid")))
+    try:
+        pids = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        pids = ""
+    return PidScope(socket.gethostname(), net.boot_id(), pids)
 
 
 def _runs(job: str) -> bool:

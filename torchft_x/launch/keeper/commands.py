@@ -1,4 +1,4 @@
-"""``torchft_x cancel RUN_DIR`` and ``torchft_x scale --replicas N RUN_DIR``; and ``keep-job``, the keeper itself.
+"""``torchft_x cancel`` and ``torchft_x scale`` for a job of local_ft.
 
 They reach the keeper by signals, which only its own user may send, and by files in the run directory.
 """
@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from torchft_x.arguments import Parser
 from torchft_x.atomic_file import replace_file
 from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper import record
-from torchft_x.launch.keeper.keeper import keep
 from torchft_x.launch.keeper.plan import folder
 from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.timing import TIMING
@@ -26,52 +24,37 @@ from torchft_x.timing import TIMING
 _LOOK = 0.05  # seconds between reads of the job's record
 
 
-def main(command: str, words: list[str]) -> int:
-    """Run a command and return its exit code. Raise `ConfigError` or `RecordError`."""
-    if command == "keep-job":
-        return keep(words[0], words[1])
-    return _cancel(words) if command == "cancel" else _scale(words)
-
-
-def _cancel(argv: list[str]) -> int:
-    parser = Parser(prog="torchft_x cancel", description="End a job of local_ft, in good order.")
-    parser.add_argument("run_dir", type=Path, help="of the job")
-    args = parser.parse_args(argv)
-    found = record.read(args.run_dir)
+def end(run_dir: str) -> str:
+    """End the job and return how it has ended, as a sentence. Raise `ConfigError` or `UnreadableError`."""
+    found = record.read(run_dir)
     if found.over:
-        print(f"The job {found.app_id} has ended already: {found.state}. {found.reason}".rstrip())
-        return 0
+        return f"The job {found.app_id} has ended already: {found.state}. {found.reason}".rstrip()
     send(found, signal.SIGTERM)
-    found = _wait(args.run_dir, found.app_id, lambda now: now.over, TIMING.cancel_end, "end")
-    print(f"The job {found.app_id} has ended: {found.state}.")
-    return 0
+    found = _wait(run_dir, found.app_id, lambda now: now.over, TIMING.cancel_end, "end")
+    return f"The job {found.app_id} has ended: {found.state}."
 
 
-def _scale(argv: list[str]) -> int:
-    parser = Parser(prog="torchft_x scale", description="Give a running job of local_ft more replica groups, or fewer.")
-    parser.add_argument("run_dir", type=Path, help="of the job")
-    parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
-    args = parser.parse_args(argv)
-    found = record.read(args.run_dir)
+def resize(run_dir: str, wanted: int) -> tuple[str, int]:
+    """Change the number of groups. Return the app id and the former number. Raise `ConfigError` or `UnreadableError`."""
+    found = record.read(run_dir)
     if found.over:
         raise ConfigError(f"the job {found.app_id} has ended: {found.state}.")
     ticket = secrets.token_hex(8)
     path = folder(found.run_dir) / "wanted.json"
     try:
-        replace_file(path, json.dumps({"ticket": ticket, "replicas": args.replicas}))
+        replace_file(path, json.dumps({"ticket": ticket, "replicas": wanted}))
     except OSError as e:
         raise ConfigError(f"{path} can't be written ({e.strerror}).") from None
     send(found, signal.SIGUSR1)
     before = found.groups
     found = _wait(
-        args.run_dir, found.app_id, lambda now: now.over or now.answer[0] == ticket, TIMING.keeper_answer, "answer"
+        run_dir, found.app_id, lambda now: now.over or now.answer[0] == ticket, TIMING.keeper_answer, "answer"
     )
     if found.answer[0] != ticket:
         raise ConfigError(f"the job {found.app_id} has ended: {found.state}.")
     if found.answer[1]:
         raise ConfigError(found.answer[1])
-    print(f"The job {found.app_id} has {found.groups} groups now; it had {before}.")
-    return 0
+    return found.app_id, before
 
 
 def send(job: JobRecord, number: int) -> None:
@@ -92,7 +75,7 @@ def send(job: JobRecord, number: int) -> None:
         raise ConfigError(f"the job {job.app_id} is another user's: you may not signal its keeper.") from None
 
 
-def _wait(run_dir: Path, app_id: str, done: Callable[[JobRecord], bool], seconds: float, what: str) -> JobRecord:
+def _wait(run_dir: str, app_id: str, done: Callable[[JobRecord], bool], seconds: float, what: str) -> JobRecord:
     deadline = time.monotonic() + seconds
     while True:
         found = record.read(run_dir, app_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import assignment
 from torchft_x.launch.job import checks
-from torchft_x.launch.keeper.plan import JobPlan, Process, RolePlan
+from torchft_x.launch.keeper.plan import JobPlan, RolePlan
 from torchft_x.launch.keeper.upkeep import Replica
 
 
@@ -21,12 +21,6 @@ def check(plan: JobPlan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
     if done is not None:
         raise ConfigError(f"the job is about to end: {done.name} has finished.")
     return role
-
-
-def new_process(role: RolePlan, devices: Mapping[str, str]) -> Process:
-    """Return the plan for one more replica, with the variables that name its accelerators."""
-    assert role.template is not None
-    return Process(args=role.template.args, env={**role.template.env, **devices}, cwd=role.template.cwd)
 
 
 def share_devices(

@@ -11,6 +11,7 @@ Everything happens on the main thread. Neither torch nor grpc is loaded.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -195,10 +196,7 @@ class Keeper:
         }
 
     def _wind_down(self, over: Outcome) -> None:
-        """End the job in order: wait for processes about to end, then stop the groups, then the lighthouses.
-
-        The caller kills the rest.
-        """
+        """Wait for processes about to end, then stop the groups, then the lighthouses. The caller kills the rest."""
         self._ending = True
         everybody = [*self._processes.values(), *self._left]
         if any(p.replica.role.kind == "lighthouse" and p.replica.over for p in everybody):
@@ -269,7 +267,8 @@ class Keeper:
             process.replica.leaving = True
             self._left.append(process)
         for number, variables in zip(new, devices, strict=True):
-            how = groups.new_process(role, variables)
+            assert role.template is not None
+            how = dataclasses.replace(role.template, env={**role.template.env, **variables})
             self._processes[role.name, number] = RoleProcess(Replica(role, number), self._plan, how)
         self._publisher.tell_groups(self._processes.values(), self._groups)  # before groups start or stop
         for number in new:
@@ -287,8 +286,9 @@ class Keeper:
             print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def keep(run_dir: str, app_id: str) -> int:
-    """Run the keeper of the job whose plan is in the run directory, and return the exit code."""
+def main(argv: list[str]) -> int:
+    """Run ``torchft_x keep-job RUN_DIR APP_ID``, the keeper of the job with that plan, and return the exit code."""
+    run_dir, app_id = argv
     try:
         what = plan.read(run_dir, app_id)
         lock = os.open(plan.folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

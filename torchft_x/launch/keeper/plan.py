@@ -7,10 +7,10 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
+from torchft_x.json_values import from_json
 
 REPLICA = "${replica_id}"
 """TorchX's macro for the replica's number, which a template still contains."""
@@ -84,21 +84,10 @@ def read(run_dir: str | Path, app_id: str) -> JobPlan:
     """Return the plan of a job. Raise `ConfigError` if it can't be read."""
     path = _path(run_dir, app_id)
     try:
-        found = json.loads(path.read_text("utf-8"))
-        return JobPlan(**{**found, "roles": tuple(_role(r) for r in found["roles"])})
-    except (OSError, ValueError, TypeError, KeyError) as e:
+        return from_json(JobPlan, json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError) as e:
         raise ConfigError(f"{path} can't be read as a plan: {e}.") from None
 
 
 def _path(run_dir: str | Path, app_id: str) -> Path:
     return folder(run_dir) / f"{app_id}.plan.json"
-
-
-def _role(found: dict[str, Any]) -> RolePlan:
-    template = found["template"]
-    replicas = tuple(_process(p) for p in found["replicas"])
-    return RolePlan(**{**found, "replicas": replicas, "template": _process(template) if template else None})
-
-
-def _process(found: dict[str, Any]) -> Process:
-    return Process(**{**found, "args": tuple(found["args"])})

@@ -13,25 +13,17 @@ import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torchft_x.atomic_file import replace_file
-from torchft_x.errors import TorchftXError
-from torchft_x.launch.job.states import OVER, STATES
+from torchft_x.json_values import from_json
+from torchft_x.launch.job.states import OVER, STATES, UnreadableError
 from torchft_x.launch.keeper.plan import folder
-
-T = TypeVar("T")
+from torchft_x.launch.process import process_tree
+from torchft_x.net import boot_id
 
 FORMAT = 1
 _LIMIT = 1 << 24  # bytes; enough for thousands of replicas
-
-
-class RecordError(TorchftXError, ValueError):
-    """Error for a job's record that can't be read. `missing` tells that there is none."""
-
-    def __init__(self, sentence: str, *, missing: bool = False) -> None:
-        super().__init__(sentence)
-        self.missing = missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +37,7 @@ class Pid:
     @property
     def alive(self) -> bool:
         """Whether the process is alive. Valid only on the host where it runs."""
-        return ticks_of(self.pid) == self.ticks
+        return process_tree.ticks(self.pid) == self.ticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,24 +107,8 @@ class JobRecord:
         return sum(replica.starts + replica.restarts for role in self.roles for replica in role.replicas)
 
 
-def boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
-def ticks_of(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot, or None if it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def this_process(pid: int) -> Pid:
-    return Pid(pid=pid, ticks=ticks_of(pid) or 0)
+def pid_of(pid: int) -> Pid:
+    return Pid(pid=pid, ticks=process_tree.ticks(pid) or 0)
 
 
 def path_of(run_dir: str | Path, app_id: str | None = None) -> Path:
@@ -146,7 +122,7 @@ def write(record: JobRecord) -> None:
 
 
 def read(run_dir: str | Path, app_id: str | None = None) -> JobRecord:
-    """Return the record of the newest job, or of the job `app_id`. Raise `RecordError` if it can't be read.
+    """Return the record of the newest job, or of the job `app_id`. Raise `UnreadableError` if it can't be read.
 
     A job whose keeper has died without recording an end is returned as FAILED.
     """
@@ -161,19 +137,19 @@ def _load(path: Path) -> JobRecord:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # so that a named pipe can't block the reader
         with os.fdopen(fd, "rb") as f:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise RecordError(f"{path} is no file.")
+                raise UnreadableError(f"{path} is no file.")
             text = f.read(_LIMIT)
     except (FileNotFoundError, NotADirectoryError):
-        raise RecordError(
+        raise UnreadableError(
             f"There is no {path}: no job of local_ft was started in that run directory, or it was removed.",
             missing=True,
         ) from None
     except OSError as e:
-        raise RecordError(f"{path} can't be read ({e.strerror}).") from None
+        raise UnreadableError(f"{path} can't be read ({e.strerror}).") from None
     try:
         return _job(json.loads(text))
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise RecordError(f"{path} is torn, or not a job's: nothing can be said of it.") from None
+        raise UnreadableError(f"{path} is torn, or not a job's: nothing can be said of it.") from None
 
 
 def _checked(record: JobRecord) -> JobRecord:
@@ -187,42 +163,10 @@ def _checked(record: JobRecord) -> JobRecord:
 
 
 def _job(found: dict[str, Any]) -> JobRecord:
-    """Return the record from parsed JSON. Raise `ValueError`, `TypeError` or `KeyError` if `write` can't have written it."""
-    if found.pop("format") != FORMAT:
+    """Return the record from parsed JSON. Raise `ValueError` or `TypeError` if `write` can't have written it."""
+    if found["format"] != FORMAT:
         raise ValueError("another format")
-    record = _made(
-        JobRecord,
-        found,
-        keeper=_made(Pid, found["keeper"]),
-        roles=tuple(_role(role) for role in found["roles"]),
-        answer=(str(found["answer"][0]), str(found["answer"][1])),
-    )
-    if record.state not in STATES:
-        raise ValueError(record.state)
+    record = from_json(JobRecord, found)
+    if not {record.state, *(r.state for role in record.roles for r in role.replicas)} <= set(STATES):
+        raise ValueError("another version's state")
     return record
-
-
-def _role(found: dict[str, Any]) -> RoleRecord:
-    return _made(RoleRecord, found, replicas=tuple(_replica(r) for r in found["replicas"]))
-
-
-def _replica(found: dict[str, Any]) -> ReplicaRecord:
-    process = None if found["process"] is None else _made(Pid, found["process"])
-    replica = _made(ReplicaRecord, found, process=process, command=tuple(map(str, found["command"])))
-    if replica.state not in STATES:
-        raise ValueError(replica.state)
-    return replica
-
-
-_TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "int | None": (int, type(None))}
-
-
-def _made(kind: type[T], found: dict[str, Any], **made: Any) -> T:
-    """Return an instance after checking the types of its plain fields. Ignore fields of a newer version."""
-    values = dict(made)
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # they are dataclasses
-        if field.name not in made:
-            values[field.name] = found[field.name]
-            if isinstance(found[field.name], bool) or not isinstance(found[field.name], _TYPES[str(field.type)]):
-                raise TypeError(field.name)
-    return kind(**values)

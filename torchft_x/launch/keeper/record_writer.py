@@ -16,6 +16,7 @@ from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.plan import JobPlan, folder
 from torchft_x.launch.keeper.roles import RoleProcess
 from torchft_x.launch.keeper.upkeep import Replica
+from torchft_x.net import boot_id
 
 
 class JobRecordWriter:
@@ -24,8 +25,8 @@ class JobRecordWriter:
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan  # fixed
         self._created = time.time()
-        self._keeper = record.this_process(os.getpid())
-        self._boot = record.boot_id()
+        self._keeper = record.pid_of(os.getpid())
+        self._boot = boot_id()
         self._written: record.JobRecord | None = None
         self.state, self.reason = "PENDING", ""  # the job's, see `JobRecord`
         self.answer = ("", "")  # answer to the last request for another number of groups, see `JobRecord.answer`

@@ -15,7 +15,7 @@ from torchft_x import env
 from torchft_x.arguments import option, set_option
 from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, folder
-from torchft_x.launch.keeper.record import Pid, ReplicaRecord, this_process
+from torchft_x.launch.keeper.record import Pid, ReplicaRecord, pid_of
 from torchft_x.launch.keeper.streams import Streams
 from torchft_x.launch.keeper.upkeep import Replica
 from torchft_x.launch.process import process_tree
@@ -79,7 +79,7 @@ class RoleProcess:
         )
         process.returncode = 0  # collected by the keeper (process_tree.reap), not by Popen
         self.streams.attach(process)
-        self.pid, self._known = process.pid, this_process(process.pid)
+        self.pid, self._known = process.pid, pid_of(process.pid)
         self.pidfd = process_tree.open_pidfd(process.pid)
         self._kill_at = None
         self.replica.started(now)

@@ -1,4 +1,4 @@
-"""``torchft_x cancel HANDLE``, ``scale --replicas N HANDLE`` and ``log HANDLE/ROLE/REPLICA`` for a job of kubernetes_ft."""
+"""``torchft_x cancel``, ``scale`` and ``log`` for a job of kubernetes_ft."""
 
 from __future__ import annotations
 
@@ -11,35 +11,22 @@ from torchft_x.launch.kubernetes.cluster import Cluster
 from torchft_x.launch.kubernetes.handle import is_handle, parse
 
 
-def main(command: str, argv: list[str]) -> int:
-    """Run a command and return the exit code. Raise `ClusterError` or `ConfigError`."""
-    return {"cancel": _cancel, "scale": _scale, "log": _log}[command](argv)
-
-
-def _cancel(argv: list[str]) -> int:
-    parser = Parser(prog="torchft_x cancel", description="End a job of kubernetes_ft: all its objects are removed.")
-    parser.add_argument("job", help="kubernetes_ft://NAMESPACE/APP")
-    handle = parse(parser.parse_args(argv).job)
+def end(job: str) -> str:
+    """Remove the job's objects and return a sentence about it. Raise `ClusterError` or `ConfigError`."""
+    handle = parse(job)
     if not jobs.cancel(Cluster(handle.context, handle.namespace), handle.app):
         raise ConfigError(f"there is no job {handle.app}.")
-    print(f"The job {handle.app} is removed.")
-    return 0
+    return f"The job {handle.app} is removed."
 
 
-def _scale(argv: list[str]) -> int:
-    parser = Parser(
-        prog="torchft_x scale", description="Give a running job of kubernetes_ft more replica groups, or fewer."
-    )
-    parser.add_argument("job", help="kubernetes_ft://NAMESPACE/APP")
-    parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
-    args = parser.parse_args(argv)
-    handle = parse(args.job)
-    made = scale.resize(Cluster(handle.context, handle.namespace), handle.app, args.replicas)
-    print(f"The job {handle.app} has {len(made.groups)} groups now; it had {made.before}.")
-    return 0
+def resize(job: str, wanted: int) -> tuple[str, int]:
+    """Change the number of groups. Return the app id and the former number. Raise `ClusterError` or `ConfigError`."""
+    handle = parse(job)
+    return handle.app, scale.resize(Cluster(handle.context, handle.namespace), handle.app, wanted).before
 
 
-def _log(argv: list[str]) -> int:
+def log(argv: list[str]) -> int:
+    """Run ``torchft_x log`` and return the exit code. Raise `ClusterError` or `ConfigError`."""
     parser = Parser(
         prog="torchft_x log",
         description="Print what a replica of a job of kubernetes_ft has printed, also in the pods before the newest.",

@@ -44,10 +44,7 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
 
 
 def _hasten(cluster: Cluster, app: str, change: scale.Change) -> None:
-    """Annotate the lighthouse's pod, so that its kubelet syncs at once and updates the mounted ConfigMap.
-
-    Without a change of the pod, the kubelet syncs it every minute or so.
-    """
+    """Annotate the lighthouse's pod, so that its kubelet updates the mounted ConfigMap at once, not within a minute or so."""
     selector = f"{jobs.of(app)},{names.ROLE}={LIGHTHOUSE}"
     pod = newest(cluster.list("Pod", selector))
     if pod is not None:

@@ -42,10 +42,7 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
 
 
 def _after(path: Path, file: TextIO | None) -> TextIO | None:
-    """Return the log file after this one, or the oldest existing file if `file` is None or gone. Return None if there is none.
-
-    `file` may have been renamed since it was opened.
-    """
+    """Return the log file after this one, which may have been renamed, or the oldest if `file` is None or gone; None if there is none."""
     found = None
     for name in (path, *(put_aside(path, number) for number in range(1, OLD_LOGS + 1))):  # the newest first
         try:

@@ -30,10 +30,11 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.devices.assignment import ALL_VARIABLES
 from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.index import Index
+from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.keeper import plan, record
 from torchft_x.launch.keeper.commands import send
 from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, RolePlan
-from torchft_x.launch.keeper.record import JobRecord, RecordError
+from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
 from torchft_x.launch.plugin import common
 from torchft_x.launch.plugin.logs import follow
@@ -144,7 +145,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             self._leave_alone(app_id)
         try:
             found = self._find(app_id)
-        except RecordError as e:
+        except UnreadableError as e:
             return common.response(app_id, "UNKNOWN", 0, str(e))
         if found is None and excepthook.in_command("log"):
             raise common.unknown_job(NAME, app_id)
@@ -166,7 +167,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         for app_id, run_dir in self._index.all():
             try:
                 state = record.read(run_dir, app_id).state
-            except RecordError as e:
+            except UnreadableError as e:
                 if e.missing:
                     self._index.forget(app_id)
                     continue
@@ -198,7 +199,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
     def _is_over(self, app_id: str) -> bool:
         try:
             found = self._find(app_id)
-        except RecordError:
+        except UnreadableError:
             return True
         return found is None or found.over
 
@@ -209,11 +210,11 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
                 send(found, signal.SIGTERM)
 
     def _find(self, app_id: str) -> JobRecord | None:
-        """Return the job's record, or None if there is no such job. Raise `RecordError` if the record can't be read."""
+        """Return the job's record, or None if there is no such job. Raise `UnreadableError` if the record can't be read."""
         run_dir = self._index.find(app_id)
         try:
             return None if run_dir is None else record.read(run_dir, app_id)
-        except RecordError as e:
+        except UnreadableError as e:
             if e.missing:
                 return None
             raise

@@ -309,18 +309,12 @@ class Collector:
 
 
 def _needs_recorder(folder: Path) -> bool:
-    """Return whether collectives of other groups can explain the folder's event, so that their recorders are dumped too.
-
-    Dumping a full recorder holds the GIL for 50 ms, which a plain death must not cost the other groups.
-    """
+    """Return whether other groups' collectives can explain the event. A dump of a recorder holds the GIL for 50 ms."""
     return "-stalled-" in folder.name or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
 
 
 def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
-    """Return status, stacks and, if `recorder`, Flight Recorder of a worker. Wait `seconds` for each answer.
-
-    For a worker that does not answer, return the kernel's view, and the reason as ``silent``.
-    """
+    """Return status, stacks and, if `recorder`, Flight Recorder of a worker; of a silent one the kernel's view, and why (``silent``)."""
     files: Files = {}
     said: dict[str, Any] = {}
     try:

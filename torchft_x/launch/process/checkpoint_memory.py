@@ -48,10 +48,9 @@ class CheckpointMemory:
 
         No worker may be running.
         """
-        return newest_common([[s for s in map(_state, fds) if s is not None] for fds in self._of_workers()]) or State()
-
-    def _of_workers(self) -> list[list[int]]:
-        return [self._fds[i : i + _SLOTS] for i in range(0, len(self._fds), _SLOTS)]
+        states = [*map(_state, self._fds)]
+        workers = [states[i : i + _SLOTS] for i in range(0, len(states), _SLOTS)]
+        return newest_common([[s for s in worker if s is not None] for worker in workers]) or State()
 
     def close(self) -> None:
         """Free the memory. A worker that has a slot open keeps that slot."""

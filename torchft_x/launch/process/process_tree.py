@@ -38,6 +38,12 @@ def state(pid: int) -> str:
     return "" if stat is None else stat[0]
 
 
+def ticks(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot, or None if it is gone or a zombie."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in ("Z", "X") else int(stat[19])
+
+
 def turns(pid: int) -> int:
     """Return the number of context switches of the process's first thread. It grows when the process goes on after a stop."""
     try:

@@ -1,6 +1,6 @@
 """Decides whether a group is restarted. Pure: takes how its attempts ended, returns a decision.
 
-* `max_restarts` restarts are allowed within any `window` (an hour), so that a job of weeks survives daily faults
+* `max_restarts` restarts are allowed within any hour, so that a job of weeks survives daily faults
   and a broken one stops.
 * A *crash loop* is a few quick exits in a row without a committed step, by the program's own doing (an exit code,
   a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
@@ -45,9 +45,7 @@ class RestartRules:
     """Restart budget and back-off. Raises `ConfigError` naming the field that is wrong."""
 
     max_restarts: int = 10
-    """Restarts allowed within `window`."""
-    window: float = 3600.0
-    """Length of the budget's sliding window, in seconds."""
+    """Restarts allowed within an hour."""
     quick: float = TIMING.attempt_quick
     """Seconds. An attempt shorter than this, without a committed step, made no progress."""
     loop: int = 3
@@ -145,7 +143,7 @@ class RestartPolicy:
         else:
             self._nothing += 1
             self._own += end.own_doing  # a kill from outside neither counts nor resets it
-        while self._times and now - self._times[0] >= rules.window:
+        while self._times and now - self._times[0] >= 3600.0:
             self._times.popleft()
         if end.code == USAGE and end.own_doing and not end.progress:
             return GiveUp(f"{end.reason}, a mistake in its arguments or settings{end.said}")
@@ -159,9 +157,7 @@ class RestartPolicy:
             before = " before a step was committed" if rules.steps else ""
             return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{end.said}")
         if len(self._times) >= rules.max_restarts:
-            spent = (
-                "max_restarts is 0" if rules.max_restarts == 0 else f"{rules.max_restarts} restarts {self._within()}"
-            )
+            spent = f"{rules.max_restarts} restarts within the last hour" if rules.max_restarts else "max_restarts is 0"
             return GiveUp(f"{end.reason}{end.said} ({spent})")
         self._times.append(now)
         pause = 0.0 if self._nothing < 2 else min(2.0 ** (self._nothing - 2), rules.longest_pause)
@@ -171,7 +167,3 @@ class RestartPolicy:
     def count(self) -> int:
         """Number of restarts within the window."""
         return len(self._times)
-
-    def _within(self) -> str:
-        hours = self.rules.window / 3600
-        return "within the last hour" if hours == 1 else f"within the last {self.rules.window:g} s"

@@ -159,7 +159,8 @@ def _adjust_pod(role: RoleWithFacts, resource: dict[str, Any], task: dict[str, A
             set_option(container.command, "--replaced_within", str(_REPLACED_WITHIN))
     else:
         # Advertise an address: the pod's name can't be resolved in other pods.
-        _set(task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True)
+        at = _model("V1EnvVarSource", field_ref=_model("V1ObjectFieldSelector", field_path="status.podIP"))
+        _set(task, env.ADVERTISE_HOST, at, unless_given=True)
         if facts.own_lighthouse:
             set_option(_container(task).command, "--no_restart_code", "0")
     # The exit code counts for the job's own lighthouse, and for the groups of a job without its own lighthouse.
@@ -239,10 +240,7 @@ def _value(task: dict[str, Any], name: str) -> str | None:
 
 
 def _set(task: dict[str, Any], name: str, value: Any, *, unless_given: bool = False) -> None:
-    """Set a variable of the task's container. `value` is a string, or a source from which Kubernetes fills it in.
-
-    With `unless_given`, keep an existing value.
-    """
+    """Set a variable of the task's container to a string, or to a source of Kubernetes. With `unless_given`, keep an existing one."""
     container = _container(task)
     old = list(container.env or [])
     if unless_given and any(e.name == name for e in old):
@@ -252,10 +250,6 @@ def _set(task: dict[str, Any], name: str, value: Any, *, unless_given: bool = Fa
         container.env = [new if e.name == name else e for e in old]
     else:
         container.env = [*old, new]
-
-
-def _field(path: str) -> Any:
-    return _model("V1EnvVarSource", field_ref=_model("V1ObjectFieldSelector", field_path=path))
 
 
 def _is_mounted(task: dict[str, Any], path: str | None) -> bool:

@@ -84,10 +84,7 @@ def _check_lighthouses(number: int, nodes: int) -> None:
 
 
 def _check_script(args: list[str], job_dir: str | None) -> None:
-    """Raise `ConfigError` if the script is not in `job_dir`, where the job starts.
-
-    Without `job_dir` the job starts in the current directory, which the component has checked.
-    """
+    """Raise `ConfigError` if the script is not in `job_dir`. Without one the job starts in the current directory, which is checked."""
     if job_dir is None or "--" not in args:
         return
     script = args[args.index("--") + 1]
@@ -124,10 +121,7 @@ def _pass_environment(replica: Any) -> None:
 
 
 def _run_beside(lighthouse: Any, trainer: Any) -> None:
-    """Run a lighthouse in a trainer's component, because Slurm places no two components on one node.
-
-    The first trainer's component is then number 0, where srun runs too. Further lighthouses run beside the next trainers.
-    """
+    """Run a lighthouse in a trainer's component, because Slurm places no two components on one node."""
     command = [lighthouse.entrypoint, *lighthouse.args]
     files = [lighthouse.srun_opts["output"], lighthouse.srun_opts["error"]]
     trainer.args = ["-c", _BESIDE, "torchft_x", *files, str(len(command)), *command, trainer.entrypoint, *trainer.args]

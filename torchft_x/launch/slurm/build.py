@@ -146,7 +146,7 @@ def _role(
         cpus=int(resource.cpu),
         memory=0 if cfg.get("exclusive") and kind == "trainer" else int(resource.memMB),
         whole_memory=bool(cfg.get("exclusive")) and kind == "trainer",
-        gpus=0 if options.has_gpu_words(cfg) else int(resource.gpu),
+        gpus=0 if cfg.get("gres") or cfg.get("gpus-per-node") else int(resource.gpu),  # Slurm's own options count
         options=tuple(sbatch),
         srun_options=tuple(srun),
         python=sys.executable,
@@ -170,10 +170,7 @@ def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of one of our own roles, adapted to Slurm.
-
-    The watcher and the batch script restart its processes, and the batch script sets the number of groups.
-    """
+    """Return command and environment of our own role, whose processes the watcher and the batch script restart."""
     command = list(command)
     environ.pop(env.LIGHTHOUSE_AT, None)  # the lighthouse's address is in the run directory, which all nodes share
     drop_option(command, "--lighthouses")

@@ -70,10 +70,7 @@ def _partition(name: str, partitions: dict[str, Partition]) -> Partition:
 
 
 def _nodes(request: Request, partition: Partition) -> int:
-    """Return the number of nodes that the job needs at the same time.
-
-    Exclusive groups share no node. All other parts may share the nodes of the largest one.
-    """
+    """Return the number of nodes needed at the same time. Exclusive groups share none; other parts may share the largest one's."""
     alone, shared = 0, 0
     for role in request.roles:
         if role.spec.kind == "trainer" and request.cfg.get("exclusive"):

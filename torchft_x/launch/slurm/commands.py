@@ -1,4 +1,4 @@
-"""``torchft_x cancel RUN_DIR`` and ``scale --replicas N RUN_DIR`` for a job of slurm_ft."""
+"""``torchft_x cancel`` and ``torchft_x scale`` for a job of slurm_ft."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.checks import check_groups
 from torchft_x.launch.job.states import ALIVE
@@ -25,28 +24,22 @@ _END = 120.0  # seconds for jobs to end; KillWait is 30 by default
 _LOOK = 1.0  # seconds between polls of the queue
 
 
-def main(command: str, argv: list[str]) -> int:
-    """Run ``cancel`` or ``scale`` and return the exit code. Raise `SlurmError`, `ManifestError` or `ConfigError`."""
-    return _cancel(argv) if command == "cancel" else _scale(argv)
-
-
-def _cancel(argv: list[str]) -> int:
-    parser = Parser(prog="torchft_x cancel", description="End a job of slurm_ft, in good order.")
-    parser.add_argument("run_dir", type=Path, help="of the job")
-    args = parser.parse_args(argv)
+def end(run_dir: str) -> str:
+    """End the job, wait for its end, and return a sentence about it. Raise as `cancel`."""
     controller = Controller()
-    manifest = cancel(args.run_dir, controller)
-    rest = _wait(controller, manifest.app, _END)
-    if rest:
-        raise SlurmError(f"the job {manifest.app} did not end within {_END:g} s: {', '.join(rest)} go on.")
-    print(f"The job {manifest.app} has ended.")
-    return 0
+    manifest = cancel(run_dir, controller)
+    deadline = time.monotonic() + _END
+    while rest := [row.job for row in controller.rows(app=manifest.app) if part_status(row).state in ALIVE]:
+        if time.monotonic() > deadline:
+            raise SlurmError(f"the job {manifest.app} did not end within {_END:g} s: {', '.join(rest)} go on.")
+        time.sleep(_LOOK)
+    return f"The job {manifest.app} has ended."
 
 
 def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
     """Ask Slurm to end all parts of the job, and return without waiting. The call may be repeated.
 
-    Raise `SlurmError`, `ManifestError` or `ConfigError`.
+    Raise `SlurmError`, `UnreadableError` or `ConfigError`.
     """
     manifest = store.change(
         run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
@@ -55,31 +48,16 @@ def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
     return manifest
 
 
-def _wait(controller: Controller, app: str, seconds: float) -> list[str]:
-    """Wait until no part is queued or runs, at most this many seconds. Return the ids of the jobs that are left."""
-    deadline = time.monotonic() + seconds
-    while True:
-        rest = [row.job for row in controller.rows(app=app) if part_status(row).state in ALIVE]
-        if not rest or time.monotonic() > deadline:
-            return rest
-        time.sleep(_LOOK)
-
-
-def _scale(argv: list[str]) -> int:
-    parser = Parser(prog="torchft_x scale", description="Give a running job of slurm_ft more replica groups, or fewer.")
-    parser.add_argument("run_dir", type=Path, help="of the job")
-    parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
-    args = parser.parse_args(argv)
-    before = sum(not part.gone for part in store.read(args.run_dir).groups)
-    manifest = scale(args.run_dir, args.replicas, Controller())
-    print(f"The job {manifest.app} has {args.replicas} groups now; it had {before}.")
-    return 0
+def resize(run_dir: str, wanted: int) -> tuple[str, int]:
+    """Do the work of `scale`, and return the app id and the former number of groups. Raise as `scale`."""
+    before = sum(not part.gone for part in store.read(run_dir).groups)
+    return scale(run_dir, wanted, Controller()).app, before
 
 
 def scale(run_dir: str | Path, wanted: int, controller: Controller) -> Manifest:
     """Change the number of the job's groups to `wanted`. Report new and removed groups to the lighthouse first.
 
-    Raise `ConfigError`, `SlurmError` or `ManifestError`.
+    Raise `ConfigError`, `SlurmError` or `UnreadableError`.
     """
     manifest = store.read(run_dir)
     rows = controller.rows(app=manifest.app)

@@ -156,11 +156,7 @@ class Controller:
 
 
 def _environ() -> dict[str, str]:
-    """Return the environment without variables that would change our commands.
-
-    These are the user's formats for squeue and sinfo, and the variables of an allocation in which the command is typed.
-    Variables of sbatch for options that our scripts set are left out too, because they would override the scripts.
-    """
+    """Return the environment without variables that would change our commands' output, or override options of our scripts."""
     kept = {name: value for name, value in env.everything().items() if not _is_changing(name)}
     return {**kept, "SLURM_BITSTR_LEN": "0"}  # lists of tasks are not truncated
 

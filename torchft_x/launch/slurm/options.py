@@ -72,11 +72,6 @@ def words(cfg: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
     return found, srun
 
 
-def has_gpu_words(cfg: Mapping[str, Any]) -> bool:
-    """Return whether the user has requested GPUs with Slurm's own options."""
-    return bool(cfg.get("gres") or cfg.get("gpus-per-node"))
-
-
 def check(cfg: Mapping[str, Any], groups: int) -> None:
     """Raise `ConfigError` for options that contradict each other or the component, which has so many groups."""
     if cfg.get("nodelist") and groups > 1:

@@ -131,10 +131,7 @@ def render(spec: RoleScript) -> str:
 
 
 def _fence(spec: RoleScript) -> list[str]:
-    """Return the lines that fence off a part's earlier start: the newest one writes its name into a file.
-
-    A process of an earlier start that still runs, behind a broken network, ends when it reads another name there.
-    """
+    """Return the lines that write the name of the newest start into a file, by which an earlier one that still runs ends itself."""
     if spec.kind not in ("trainer", "sidecar"):
         return []
     file = f'{shlex.quote(spec.run_dir)}"/slurm/newest-{spec.role}-$number"'
@@ -145,10 +142,7 @@ def _fence(spec: RoleScript) -> list[str]:
 
 
 def _again(spec: RoleScript) -> list[str]:
-    """Return the function ``again``, which submits the part anew ahead of its time limit, as a new job.
-
-    A requeued job would wait for its BeginTime until a watcher ends that, and all parts may be requeued at the same moment.
-    """
+    """Return the function ``again``, which submits the part as a new job ahead of its time limit: a requeued one would wait."""
     said = next((option.partition("@")[2] for option in spec.options if option.startswith("--signal=")), "")
     ahead = said if said.isdecimal() else "60"
     words = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-again", spec.run_dir, spec.role]))
@@ -186,11 +180,7 @@ def _lighthouse(spec: RoleScript) -> list[str]:
 
 
 def _end_lighthouse(spec: RoleScript) -> list[str]:
-    """Return the lines that end the lighthouse with its group. After exit code 0 it runs until the end of the job.
-
-    After any other code it runs on for `_LAST_WORDS`, so that it receives the reports of groups that end now and can end
-    the job.
-    """
+    """Return the lines that end the lighthouse with a failed group after `_LAST_WORDS`, and else at the job's end."""
     if not spec.lighthouse:
         return []
     end = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-end", spec.run_dir]))

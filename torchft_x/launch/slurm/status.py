@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.launch.job.index import Index, index_folder
-from torchft_x.launch.job.states import ALIVE, FAILED, OVER, PENDING, RUNNING
+from torchft_x.launch.job.states import ALIVE, FAILED, OVER, PENDING, RUNNING, UnreadableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.memory import from_json
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
-from torchft_x.launch.slurm.store import ManifestError
 
 _FRESH = 1.0  # seconds for which an answer of Slurm's is reused
 
@@ -132,10 +131,7 @@ class StatusReader:
 
 
 def _unheard(manifest: Manifest, rows: Mapping[str, Row | None]) -> dict[str, PartStatus]:
-    """Return the status of each group that Slurm runs and whose supervisors do not report to the job's own lighthouse.
-
-    Without a lighthouse of the job's own, or after the job's end, what Slurm says is all there is.
-    """
+    """Return the status of each group of a running job that Slurm runs and whose supervisors do not report to its lighthouse."""
     if not manifest.own_lighthouse or manifest.cancelled or manifest.outcome is not None:
         return {}
     memories, lost = store.watcher_note(manifest.run_dir).get("parts"), store.lost_groups(manifest.run_dir)
@@ -173,7 +169,7 @@ def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:
         return None, ""
     try:
         found = store.read(run_dir)
-    except ManifestError as e:
+    except UnreadableError as e:
         return None, str(e)
     if found.app != app:
         return None, f"The run directory {run_dir} is the job {found.app}'s by now."

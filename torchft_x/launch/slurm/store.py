@@ -23,7 +23,8 @@ from torchft_x.address_files import make_run_dir
 from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 
 WATCHER = "watcher.json"
@@ -31,14 +32,6 @@ WATCHER = "watcher.json"
 _LIMIT = 1 << 24  # bytes
 _LOCK = 10.0  # longest wait, in seconds, for another process's change
 _LOOK = 0.05  # seconds between attempts to take the lock
-
-
-class ManifestError(TorchftXError, ValueError):
-    """Error: the manifest can't be read. `missing` is whether it does not exist."""
-
-    def __init__(self, sentence: str, *, missing: bool = False) -> None:
-        super().__init__(sentence)
-        self.missing = missing
 
 
 def folder(run_dir: str | Path) -> Path:
@@ -75,19 +68,19 @@ def is_slurm_run(run_dir: str | Path) -> bool:
 
 
 def read(run_dir: str | Path) -> Manifest:
-    """Return the run's manifest. Raise `ManifestError` if there is none, or it can't be read."""
+    """Return the run's manifest. Raise `UnreadableError` if there is none, or it can't be read."""
     path = path_of(run_dir)
     try:
         with path.open("rb") as f:
             text = f.read(_LIMIT)
     except (FileNotFoundError, NotADirectoryError):
-        raise ManifestError(f"There is no {path}: no job of slurm_ft has that run directory.", missing=True) from None
+        raise UnreadableError(f"There is no {path}: no job of slurm_ft has that run directory.", missing=True) from None
     except OSError as e:
-        raise ManifestError(f"{path} can't be read ({e.strerror}).") from None
+        raise UnreadableError(f"{path} can't be read ({e.strerror}).") from None
     try:
         return from_json(json.loads(text))
     except (ValueError, RecursionError):
-        raise ManifestError(f"{path} is torn, or no manifest of slurm_ft: nothing can be said of it.") from None
+        raise UnreadableError(f"{path} is torn, or no manifest of slurm_ft: nothing can be said of it.") from None
 
 
 def create(manifest: Manifest) -> None:
@@ -105,7 +98,7 @@ def create(manifest: Manifest) -> None:
 def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest:
     """Apply `how` to the manifest under the lock, write the result and return it.
 
-    Raise `ManifestError` if the manifest can't be read, `ConfigError` if it can't be written or locked.
+    Raise `UnreadableError` if the manifest can't be read, `ConfigError` if it can't be written or locked.
     """
     try:
         with _locked(run_dir):

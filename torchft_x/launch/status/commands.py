@@ -124,11 +124,6 @@ def _url(run: Run, first: dict[str, Any]) -> int:
     return 0
 
 
-def _names_a_run(word: str) -> bool:
-    """Return whether the word is a run directory, an address or a job. No group's name looks like one of these."""
-    return word != EVERY and (":" in word or "/" in word or Path(word).is_dir())
-
-
 def order(kind: str, argv: list[str]) -> int:
     """Run ``torchft_x kill``, ``drain``, ``resume`` or ``pause`` and return the exit code."""
     words = {
@@ -146,8 +141,8 @@ def order(kind: str, argv: list[str]) -> int:
     parser.add_argument("--token_file", metavar="PATH", help="file with the run's token, if not in the run directory")
     args = parser.parse_args(argv)
     kind, group = ("drain", EVERY) if kind == "pause" else (kind, args.group)
-    if kind == "resume" and args.run is None and _names_a_run(group):
-        group, args.run = EVERY, group
+    if kind == "resume" and args.run is None and (":" in group or "/" in group or Path(group).is_dir()):
+        group, args.run = EVERY, group  # no group's name looks like a run directory, an address or a job
     try:
         run = find(args.run, args.token_file)
         if run.remote is not None:

@@ -1,6 +1,6 @@
 """Start and end of a group's attempts, by its one supervisor or by the supervisors of all its nodes together.
 
-A group on one node uses `SingleNode`. On several nodes each supervisor uses `MultiNode`: it reports when it is ready,
+A group on one node uses `Attempts`. On several nodes each supervisor uses `MultiNode`: it reports when it is ready,
 starts its part at the lighthouse's order, and stops it when the lighthouse reports that the attempt is over. Node 0
 provides the address of the workers' store and keeps the group's restart budget, so that the nodes never disagree about
 it.
@@ -12,7 +12,6 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from torchft_x import net
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
@@ -35,62 +34,44 @@ class StartedAttempt:
     listener: socket.socket | None = field(default=None, compare=False)
 
 
-class Attempts(Protocol):
-    """Coordination of a group's attempts: when one starts, is over, how it ended. Called on the main thread."""
+class Attempts:
+    """Coordination of the attempts of a group on one node: its supervisor decides alone. Called on the main thread."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports  # to the lighthouse
 
     @property
     def decides(self) -> bool:
         """Whether this supervisor decides if the group is restarted."""
+        return True
 
     def begin(self, attempt: int) -> StartedAttempt | None:
         """Return the next attempt, whose number is `attempt` or later, or None after a request to stop."""
+        started = StartedAttempt(attempt, secrets.token_hex(8))
+        self._reports.started(attempt, started.attempt_token)
+        return started
 
     def is_over(self, started: StartedAttempt) -> bool:
         """Return whether this node's part of the attempt must be killed at once."""
+        return False
 
     def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
         """Report the worker `who` as stopped (SIGSTOP, debugger) for so many seconds. An empty `who`: no worker is stopped now."""
+        self._reports.halted(started.attempt_token, who, seconds)
 
     def finished(self, started: StartedAttempt) -> None:
         """Report that all workers of this node exited with 0, while the store still serves the other nodes."""
 
     def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
         """Report at once that no process of the attempt is left on this node."""
+        self._reports.exited(started.attempt, started.attempt_token, end.code, end.reason)
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
         """Return how the attempt ended for the whole group, or None if a request to stop comes before that is known."""
-
-
-class SingleNode:
-    """Coordination for a group on one node: its supervisor decides alone."""
-
-    decides = True
-
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports  # to the lighthouse
-
-    def begin(self, attempt: int) -> StartedAttempt:
-        started = StartedAttempt(attempt, secrets.token_hex(8))
-        self._reports.started(attempt, started.attempt_token)
-        return started
-
-    def is_over(self, started: StartedAttempt) -> bool:
-        return False
-
-    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
-        self._reports.halted(started.attempt_token, who, seconds)
-
-    def finished(self, started: StartedAttempt) -> None:
-        pass  # on one node the attempt ends with its workers, and `ended` reports that
-
-    def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
-        self._reports.exited(started.attempt, started.attempt_token, end.code, end.reason)
-
-    def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd:
         return end
 
 
-class MultiNode:
+class MultiNode(Attempts):
     """Coordination for one node of a group over several: the lighthouse starts and ends attempts on all nodes.
 
     The other nodes reach this one by `host`. `say` logs a line for people.
@@ -104,9 +85,9 @@ class MultiNode:
         stops: StopRequests,
         say: Callable[[str], None],
     ) -> None:
+        super().__init__(reports)
         self._config = config  # fixed
         self._host = host
-        self._reports = reports  # to the lighthouse
         self._stops = stops
         self._say = say
         self._finished = ""  # token of the newest attempt that was reported as finished here
@@ -140,9 +121,6 @@ class MultiNode:
 
     def is_over(self, started: StartedAttempt) -> bool:
         return started.attempt_token in self._over
-
-    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
-        self._reports.halted(started.attempt_token, who, seconds)
 
     def finished(self, started: StartedAttempt) -> None:
         if self._finished != started.attempt_token:

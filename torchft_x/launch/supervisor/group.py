@@ -26,7 +26,7 @@ from torchft_x.launch.supervisor.config import (
     groups_here,
     trainer_environment,
 )
-from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
@@ -59,10 +59,7 @@ class Supervisor(BaseSupervisor):
         self._guessed = False  # whether the present attempt began before such a number was known
 
     def _run_attempts(self) -> Stop:
-        """Wait for the number of our next attempt, then run attempts.
-
-        Counted from 0, ours would be fenced by those of an earlier supervisor (R2).
-        """
+        """Wait for our next attempt's number, without which an earlier supervisor's attempts would fence ours (R2), then run attempts."""
         self._stops.wait(lambda: self._first_number is not None, self.config.number_timeout)
         stop = self._stops.first or super()._run_attempts()
         if self._memory is not None and self._reports is not None:
@@ -70,11 +67,7 @@ class Supervisor(BaseSupervisor):
         return stop
 
     def _live(self, attempts: Attempts) -> AttemptEnd | None:
-        """Run one attempt, and don't blame the script if the attempt was fenced because its number was guessed too low.
-
-        An attempt that began without a number from the lighthouse may be older than those before it. The next one gets
-        a higher number.
-        """
+        """Run one attempt, and don't blame the script if it was fenced because its number was guessed too low."""
         end = super()._live(attempts)
         if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._number:
             return end
@@ -190,7 +183,7 @@ class Supervisor(BaseSupervisor):
                 end = self._report.ends[-1]
                 about = {"attempt": end.number, "attempt_token": end.token}
                 self._events.emit("exit", **about, code=end.code, reason=_UNDER_ANOTHER)
-            return SingleNode(reports)
+            return Attempts(reports)
         return MultiNode(config, self._host, reports, self._stops, self._say)
 
     def _memory_slots(self) -> str:

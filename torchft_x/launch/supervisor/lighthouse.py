@@ -68,14 +68,17 @@ class LighthouseSupervisor:
         """Keep the server running until the job's verdict, a request to stop or too many deaths; return the exit code."""
         process_tree.become_subreaper()
         self._stops.watch_signals()
-        self._watch_launcher()
+        pid = self._launcher.launcher_pid
+        if pid is not None or env.is_local_job():
+            self._stops.watch_launcher(pid, 0)
         if self._claim is not None:
             self._claim.keep(lambda sentence: self._stops.request(2, sentence))
         scratch = Path(tempfile.mkdtemp(prefix="torchft_x-lighthouse-"))
         held = None
         try:
-            argv = _with_state(self._argv, scratch)
-            argv, held = hold_port(argv)
+            argv, held = hold_port(self._argv)
+            if option(argv, "--lease_dir") is None and option(argv, "--state_file") is None:
+                argv = [*argv, "--state_file", str(scratch / "state")]  # a journal that lives as long as this process
             return self._told(self._end_claim(self._keep(argv)))
         finally:
             process_tree.kill_descendants()
@@ -86,10 +89,7 @@ class LighthouseSupervisor:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _end_claim(self, code: int) -> int:
-        """End the claim on the run directory and return the exit code: 2 if the claim was lost.
-
-        A lighthouse that was told to stop may be restarted, so its job isn't over.
-        """
+        """End the claim on the run directory, as over unless we were told to stop, and return the exit code: 2 if it was lost."""
         if self._claim is None:
             return code
         self._claim.end(over=self._stops.first is None and code in _VERDICTS)
@@ -109,12 +109,6 @@ class LighthouseSupervisor:
         if code != 0 and not last_words.was_written(words):
             last_words.write(code, f"the lighthouse ended with code {code}; its log says why.", words)
         return over if code != 0 else 0
-
-    def _watch_launcher(self) -> None:
-        """Stop with exit code 0 when the launcher of a local job is gone."""
-        pid = self._launcher.launcher_pid
-        if pid is not None or env.is_local_job():
-            self._stops.watch_launcher(pid, 0)
 
     def _keep(self, argv: list[str]) -> int:
         while True:
@@ -156,9 +150,11 @@ class LighthouseSupervisor:
         server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
         server += ["--attempt", str(self._attempt), "--lease_owner", self._owner]
         server += ["--last_words", self._launcher.last_words] if self._launcher.last_words else []
+        environ = with_package(env.everything(), own_package_root())
+        env.prepare_lighthouse(environ, importlib.metadata.version("grpcio"))
         child = subprocess.Popen(
             [sys.executable, SHIM, "server", str(os.getpid()), *server],
-            env=_child_environ(),
+            env=environ,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C is passed on, once
         )
@@ -195,12 +191,6 @@ class LighthouseSupervisor:
         log_lines.print_line(f"torchft_x: {text}", role="lighthouse")
 
 
-def _child_environ() -> dict[str, str]:
-    out = with_package(env.everything(), own_package_root())
-    env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
-    return out
-
-
 def keep_lighthouse(argv: list[str], launcher: LauncherOptions, claim: RunClaim | None = None) -> int:
     """Keep a lighthouse with these flags running, and return the exit code. `claim` on the run directory must be taken."""
     try:
@@ -208,13 +198,6 @@ def keep_lighthouse(argv: list[str], launcher: LauncherOptions, claim: RunClaim 
     except TorchftXError as e:
         log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2
-
-
-def _with_state(argv: list[str], scratch: Path) -> list[str]:
-    """Return the flags with a state file in `scratch`, if they name none. That journal lives as long as this process."""
-    if option(argv, "--lease_dir") is not None or option(argv, "--state_file") is not None:
-        return argv
-    return [*argv, "--state_file", str(scratch / "state")]
 
 
 def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:

@@ -91,10 +91,7 @@ class Locator:
         return True
 
     def _by_files(self) -> FoundLighthouse | None:
-        """Return the job's several lighthouses once all addresses are known and one of them answers.
-
-        With only a part of the list a client could not fail over to the others.
-        """
+        """Return the job's several lighthouses once all addresses are known, as failover needs them, and one of them answers."""
         addresses = [self._read(file) for file in self._files]
         known = [a for a in addresses if a is not None]
         if len(known) < len(addresses) or not any(self._answers(a) for a in known):
@@ -111,10 +108,7 @@ class Locator:
         return address
 
     def _by_file(self) -> FoundLighthouse | None:
-        """Return the lighthouse named by the address file, if it answers.
-
-        The file may be an earlier run's, so it is read again at each call.
-        """
+        """Return the lighthouse that the address file names, if it answers. The file may be an earlier run's: it is read each time."""
         if self._file is None:
             return None
         address = self._read(self._file)

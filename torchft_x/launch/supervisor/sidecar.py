@@ -18,7 +18,7 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, attempt_environment
-from torchft_x.launch.supervisor.coordination import Attempts, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.timing import TIMING
@@ -46,7 +46,7 @@ class SidecarConfig(BaseConfig):
         return f"sidecar {self.sidecar}"
 
 
-class Accompanied(SingleNode):
+class Accompanied(Attempts):
     """Attempts of a sidecar, one after the other, until the lighthouse has been away for longer than `patience`."""
 
     def __init__(self, config: SidecarConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:

@@ -195,10 +195,7 @@ class Attempt:
         return any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids)
 
     def _fault(self, code: int, words: tuple[str, ...], after_end: bool) -> str:
-        """Return the exception that ended the script before any worker had a Manager, or after one had finished, else ''.
-
-        It is taken from the traceback in `words`, the last lines of stderr.
-        """
+        """Return the exception in `words` that ended the script before a worker had a Manager, or after one had finished, else ''."""
         if code <= 0:
             return ""
         if not after_end and self._had_manager:
@@ -206,10 +203,7 @@ class Attempt:
         return exception_in(words)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
-        """Return code, reason and last lines of stderr of the failure that explains the end.
-
-        A worker killed by a signal is preferred to those that exited with a code, likely as a consequence.
-        """
+        """Return code, reason and last lines of stderr of the first failure: one by a signal, rather than those that followed."""
         if not failed:
             return self._blame_store()
         rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))

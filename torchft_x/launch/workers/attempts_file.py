@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchft_x.atomic_file import replace_file
+from torchft_x.json_values import from_json
 
 _KEPT = 8  # ended attempts that are listed
 
@@ -62,13 +63,8 @@ def write(report: AttemptsReport, path: Path | None) -> None:
 def read(path: Path | None) -> AttemptsReport:
     """Return the content of an attempts file, or the defaults if the file is missing or can't be parsed."""
     try:
-        found = {} if path is None else json.loads(Path(path).read_text("utf-8")[:65536])
-        return AttemptsReport(
-            restarts=int(found["restarts"]),
-            reason=str(found["reason"]),
-            number=None if found["number"] is None else int(found["number"]),
-            token=str(found["token"]),
-            ends=tuple(EndedAttempt(int(number), str(token), int(code)) for number, token, code in found["ends"]),
+        return (
+            AttemptsReport() if path is None else from_json(AttemptsReport, json.loads(path.read_text("utf-8")[:65536]))
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return AttemptsReport()

@@ -62,7 +62,7 @@ def why_first_is_cold(script: str) -> str | None:
     if last is None:
         return "the script imports no torch at its top level"
     for node in body[:last]:
-        if isinstance(node, ast.Import | ast.ImportFrom) and not _reaches_by_name(node):
+        if isinstance(node, ast.Import | ast.ImportFrom) and not any(alias.name in _REACHES for alias in node.names):
             strange = sorted(n for n in _roots(node) if n not in _KNOWN and n not in sys.stdlib_module_names)
             if strange:
                 return f"the script imports {strange[0]} before torch or torchft_x"
@@ -76,10 +76,6 @@ def _reaches(node: ast.AST) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
     return (getattr(node, "id", None) or getattr(node, "attr", None)) in _REACHES
-
-
-def _reaches_by_name(node: ast.Import | ast.ImportFrom) -> bool:
-    return any(alias.name in _REACHES for alias in node.names)
 
 
 def imported_by(script: str) -> list[tuple[str, tuple[str, ...]]]:

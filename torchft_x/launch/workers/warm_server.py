@@ -157,11 +157,7 @@ class Parent:
         self._duration += time.monotonic() - began
 
     def _tidy(self) -> None:
-        """Collect the imports' garbage. It is too slow to do while a first attempt waits.
-
-        The collection also tells the garbage collector how many objects there are. Otherwise it would scan a child's own
-        objects far more often.
-        """
+        """Collect the imports' garbage, after which the collector scans a child's own objects less often; too slow for a first attempt."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
@@ -177,10 +173,7 @@ class Parent:
             sys.exit(0)
 
     def _next_request(self) -> tuple[dict[str, Any], int | None]:
-        """Wait for the next request, and return it with the listener of the store that it asks for, if any.
-
-        The supervisor waits for each answer, so there is never more than one request.
-        """
+        """Wait for the next request, of which there is never more than one; return it with the store's listener, if any."""
         text, listener = b"", None
         while not text.endswith(b"\n"):
             data, fds, _, _ = socket.recv_fds(self._control, 65536, 1)

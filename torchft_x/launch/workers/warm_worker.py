@@ -69,11 +69,7 @@ def _reseed() -> None:
 
 
 def _give_numpy_its_threads(environ: Mapping[str, str]) -> None:
-    """Give NumPy's OpenBLAS as many threads as it takes when it is loaded in that environment.
-
-    In the parent it has one thread, since a process with several must not be forked. A build whose function has another
-    name stays at one thread.
-    """
+    """Give NumPy's OpenBLAS, which has one thread in the parent, as many as it takes when it is loaded in that environment."""
     words = [environ.get(f"{name}_NUM_THREADS", "") for name in ("OPENBLAS", "GOTO", "OMP")]
     processors = len(os.sched_getaffinity(0))
     count = next((min(int(word), processors) for word in words if word.isdecimal() and int(word)), processors)

@@ -1,6 +1,6 @@
 """A run for people: a summary in a terminal, one HTML file that needs no network, or JSON.
 
-* `figures`: the figures of a run, alone or compared with another one. `units`: numbers with their units.
+* `figures`: the figures of a run, alone or compared with another one.
 * `text`: the terminal's summary. `page`: the data of the HTML file, which `observe.template` makes.
 """
 

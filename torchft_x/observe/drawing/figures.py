@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from torchft_x.observe.console import plural
-from torchft_x.observe.drawing.units import amount, seconds
 from torchft_x.observe.run.values import Loss, Run
+from torchft_x.units import amount, seconds
 
 STALE = 60.0  # seconds without an event after which an unfinished run does not count as running
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a job stopped by a person
@@ -24,16 +24,7 @@ class Figure(NamedTuple):
     words: Callable[[float], str]
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+_count, _number = "{:,.0f}".format, "{:.4g}".format
 
 
 def usual(losses: Sequence[Loss], phase: str) -> float | None:
@@ -56,7 +47,7 @@ def _rate(run: Run) -> float | None:
 FIGURES = (
     Figure("steps committed", lambda r: r.steps, _count),
     Figure("from the first commit to the last", lambda r: r.trained[1] - r.trained[0] if r.trained else None, seconds),
-    Figure("goodput", lambda r: r.goodput.share if r.goodput else None, _share),
+    Figure("goodput", lambda r: r.goodput.share if r.goodput else None, lambda v: f"{100 * v:.1f} %"),
     Figure("batches committed a second", _rate, _number),
     Figure("a usual step of all groups", lambda r: r.goodput.usual if r.goodput else None, seconds),
     Figure("step, 99 of 100 are quicker", lambda r: r.step_times.p99 if r.step_times else None, seconds),

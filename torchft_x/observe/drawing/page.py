@@ -11,8 +11,8 @@ from torchft_x.observe import template
 from torchft_x.observe.console import plural
 from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, samples, state, usual, words
 from torchft_x.observe.drawing.text import what
-from torchft_x.observe.drawing.units import amount, clock, seconds
 from torchft_x.observe.run.values import Loss, Run, Span
+from torchft_x.units import amount, clock, seconds
 
 Json = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, ratio, samples, state, words
-from torchft_x.observe.drawing.units import clock, seconds
 from torchft_x.observe.run.values import Loss, Run
+from torchft_x.units import clock, seconds
 
 _MOST = 60  # losses that are listed
 

@@ -115,14 +115,11 @@ class OtelExporter:
             self._heal.end(end_time=at)
             self._heal = None
         elif name in ("abort", "quorum", "configure", "redo", "drop", "adopt"):
+            details = {k: v for k, v in event.items() if k not in _PAST and isinstance(v, (str, int, float))}
             for span in self._losses.values():
-                span.add_event(name, _attributes(event), timestamp=at)
+                span.add_event(name, details, timestamp=at)
         elif name == "commit" and self._losses:
             for span in self._losses.values():
                 span.set_attribute("torchft_x.step", int(event.get("step", 0)))
                 span.end(end_time=at)
             self._losses.clear()
-
-
-def _attributes(event: dict[str, Any]) -> dict[str, str | int | float]:
-    return {k: v for k, v in event.items() if k not in _PAST and isinstance(v, (str, int, float))}

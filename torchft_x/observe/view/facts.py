@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.observe.view.durations import Durations
+from torchft_x.units import amount
 
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
@@ -93,18 +94,8 @@ class Tally:
 
 
 def copying(copy: Copy) -> str:
-    """Return a copy's progress as a clause: ``copies from 0:9f2c: 3.00 GB of 10.00 GB (30 %), 1.50 GB/s``."""
-    known = f"{copied(copy.done)} of {copied(copy.total)} ({percent(copy)} %), " if copy.total else ""
-    rate = f"{copied(copy.rate)}/s" if copy.done else f"for {copy.took:.0f} s"
+    """Return a copy's progress as a clause: ``copies from 0:9f2c: 3 GB of 10 GB (30 %), 1.5 GB/s``."""
+    share = min(100, 100 * copy.done // copy.total) if copy.total else 0
+    known = f"{amount(copy.done)} of {amount(copy.total)} ({share} %), " if copy.total else ""
+    rate = f"{amount(copy.rate)}/s" if copy.done else f"for {copy.took:.0f} s"
     return f"copies from {copy.source}: {known}{rate}"
-
-
-def percent(copy: Copy) -> int:
-    return min(100, 100 * copy.done // copy.total) if copy.total else 0
-
-
-def copied(nbytes: float) -> str:
-    """Format a number of bytes for people."""
-    if nbytes >= 1e9:
-        return f"{nbytes / 1e9:.2f} GB"
-    return f"{nbytes / 1e6:.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc.aio
 
-from torchft_x import env
+from torchft_x import env, net
 from torchft_x._version import __version__
 from torchft_x.core.group.join import GroupConfig
 from torchft_x.core.messages import group as m
@@ -88,7 +88,7 @@ class GroupServer:
                 world_size=world_size,
                 library=f"torchft_x/{__version__}",
                 attempt_id=attempt_id or AttemptId(started=time.time()),
-                boot_id=grpc_options.boot_id() if boot_id is None else boot_id,
+                boot_id=net.boot_id() if boot_id is None else boot_id,
                 runs_on=runs_on,
                 commit_vote=commit_vote,
             )

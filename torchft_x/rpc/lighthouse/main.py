@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torchft_x import env, last_words, log_lines
+from torchft_x import env, last_words, log_lines, net
 from torchft_x._version import __version__
 from torchft_x.address_files import PAGE
 from torchft_x.atomic_file import replace_file
@@ -157,7 +157,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
             # One that a scheduler has started can't tell which it is.
             new_job=roster is not None and args.attempt == 0 and replaced_within is None,
             restarted=roster is not None and args.attempt > 0,
-            boot_id=grpc_options.boot_id(),
+            boot_id=net.boot_id(),
         ),
         bind=bind,
         token=token,

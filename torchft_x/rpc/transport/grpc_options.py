@@ -153,15 +153,6 @@ def channel(address: Address) -> grpc.Channel:
     return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
 
 
-def boot_id() -> str:
-    """Return the id of this host's present boot, or '' if the system doesn't have one."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-            return f.read(64).strip()
-    except (OSError, ValueError):
-        return ""
-
-
 def check_version(theirs: int, who: str) -> None:
     """Raise `RefusedError` if a client speaks another version of our wire; `who` is the name that the client gave."""
     if theirs != WIRE:

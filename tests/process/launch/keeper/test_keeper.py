@@ -210,9 +210,7 @@ def test_a_process_that_is_no_keeper_gets_no_signal(keep, capsys: pytest.Capture
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         (job.run_dir / "false").mkdir()
-        false = dataclasses.replace(
-            found, run_dir=str(job.run_dir / "false"), keeper=record.this_process(bystander.pid)
-        )
+        false = dataclasses.replace(found, run_dir=str(job.run_dir / "false"), keeper=record.pid_of(bystander.pid))
         record.write(false)
         assert main(["cancel", str(job.run_dir / "false")]) == 2
         assert "is not the keeper of the job app" in capsys.readouterr().err

@@ -161,7 +161,7 @@ def arrives(tree: str, into: Any = None) -> Any:
     return rebuild(layout, find_targets(layout, into), [])
 
 
-def test_a_type_that_this_process_has_not_met_is_refused() -> None:
+def test_a_type_that_pid_of_has_not_met_is_refused() -> None:
     name = f"{__name__}.Phase"
     tree = f'["dict",[["v",["leaf","{name}","WARM"]]]]'
     with pytest.raises(TransferError, match=r"v is a .*Phase.*not registered in this process"):

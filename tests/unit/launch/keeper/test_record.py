@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.keeper import record
-from torchft_x.launch.keeper.record import JobRecord, Pid, RecordError, ReplicaRecord, RoleRecord
+from torchft_x.launch.keeper.record import JobRecord, Pid, ReplicaRecord, RoleRecord
+from torchft_x.net import boot_id
 
 
 def job(run_dir: Path, **changes: Any) -> JobRecord:
@@ -21,7 +23,7 @@ def job(run_dir: Path, **changes: Any) -> JobRecord:
     )
     usual = JobRecord(
         app_id="app", session="torchx", state="RUNNING", reason="", run_dir=str(run_dir), log_dir=str(run_dir / "replicas"),
-        host=socket.gethostname(), boot=record.boot_id(), keeper=record.this_process(os.getpid()), launcher=None,
+        host=socket.gethostname(), boot=boot_id(), keeper=record.pid_of(os.getpid()), launcher=None,
         created=1.5, updated=2.0, groups=2, answer=("ticket", "no"),
         roles=(RoleRecord(name="trainer", kind="trainer", replicas=(replica,)),),
     )  # fmt: skip
@@ -50,7 +52,7 @@ def test_an_earlier_job_of_the_same_run_directory(tmp_path: Path) -> None:
     record.write(job(tmp_path, app_id="second"))
     assert record.read(tmp_path, "second").app_id == record.read(tmp_path).app_id == "second"
     assert record.read(tmp_path, "first").state == "FAILED"
-    with pytest.raises(RecordError) as e:
+    with pytest.raises(UnreadableError) as e:
         record.read(tmp_path, "third")
     assert e.value.missing
 
@@ -82,7 +84,7 @@ def test_what_cant_be_read_is_a_sentence(tmp_path: Path, change: Any) -> None:
         path.write_bytes(made)
     else:
         made(path)
-    with pytest.raises(RecordError) as e:
+    with pytest.raises(UnreadableError) as e:
         record.read(tmp_path)
     assert str(tmp_path / "job.json") in str(e.value)
     assert not e.value.missing
@@ -90,7 +92,7 @@ def test_what_cant_be_read_is_a_sentence(tmp_path: Path, change: Any) -> None:
 
 def test_nothing_is_there(tmp_path: Path) -> None:
     for run_dir in (tmp_path, tmp_path / "no", Path(__file__)):
-        with pytest.raises(RecordError, match="no job of local_ft") as e:
+        with pytest.raises(UnreadableError, match="no job of local_ft") as e:
             record.read(run_dir)
         assert e.value.missing
 

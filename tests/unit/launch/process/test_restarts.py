@@ -137,7 +137,7 @@ def test_pauses_grow_only_while_nothing_is_achieved() -> None:
 
 
 def test_restarts_are_counted_within_a_sliding_hour() -> None:
-    restarts = RestartPolicy(RestartRules(max_restarts=2, window=3600.0))
+    restarts = RestartPolicy(RestartRules(max_restarts=2))
     good = failed(uptime=100.0)
     assert restarts.ended(good, 0.0) == Restart(1, 0.0)
     assert restarts.ended(good, 1800.0) == Restart(2, 0.0)

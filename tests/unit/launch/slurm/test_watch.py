@@ -87,7 +87,7 @@ def test_no_job_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}])
 def test_a_job_that_is_over_needs_no_slurm(tmp_path: Path, how: dict[str, object]) -> None:
     made = written(tmp_path / "run", **how)
-    assert watcher.main("slurm-watch", [made.run_dir]) == 0
+    assert watcher.main([made.run_dir]) == 0
 
 
 def test_watchers_run_beside_groups_and_a_lighthouse_that_stands_alone(tmp_path: Path) -> None:

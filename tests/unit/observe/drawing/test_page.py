@@ -14,9 +14,9 @@ from tests.unit.observe.written import BOOT, Log, killed
 from torchft_x.observe.console import harmless
 from torchft_x.observe.drawing import as_json, page, summary
 from torchft_x.observe.drawing.page import visible
-from torchft_x.observe.drawing.units import amount, clock, seconds
 from torchft_x.observe.run import Run, read_run
 from torchft_x.observe.run.values import Samples, Span
+from torchft_x.units import amount, clock, seconds
 
 EVIL = '"><script>alert(1)</script>\x1b[31m\n</title><img src=//x onerror=y>\u202e&amp;'
 

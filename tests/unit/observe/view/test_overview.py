@@ -73,7 +73,7 @@ def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
     assert [g["copy"] for g in found["groups"]] == [None, None]
     shown.copies = {"1:x": Copy("0:x", 3 * 10**9, 10**10, 2.0)}
     healing = shown.look()["groups"][1]
-    assert healing["more"] == "copies from 0:x: 3.00 GB of 10.00 GB (30 %), 1.50 GB/s"
+    assert healing["more"] == "copies from 0:x: 3 GB of 10 GB (30 %), 1.5 GB/s"
     assert (healing["copy"]["bytes"], healing["copy"]["rate"]) == (3 * 10**9, 1.5e9)
     assert [q["reason"] for q in found["quorums"]] == ["the first quorum: group 0", "group 1 joined"]
 

@@ -21,7 +21,9 @@ def render(app: str, parts: Sequence[Part], settings: PodSettings, token: str | 
     """
     lighthouse = next((part for part in parts if part.kind == LIGHTHOUSE and part.ports), None)
     jobs = [_job(app, part, settings, alone=lighthouse is None) for part in parts]
-    headless = _headless(app)
+    # A headless Service gives every pod a name in the cluster's DNS, whether it is ready or not.
+    everyone = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.INSTANCE: app}}
+    headless = _object("Service", "v1", app, app, spec=everyone)
     if lighthouse is None:
         objects = [headless]
     else:
@@ -65,12 +67,6 @@ def _job(app: str, part: Part, settings: PodSettings, *, alone: bool) -> Json:
     return made
 
 
-def _headless(app: str) -> Json:
-    """Return the headless Service that gives every pod a name in the cluster's DNS, whether it is ready or not."""
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.INSTANCE: app}}
-    return _object("Service", "v1", app, app, spec=spec)
-
-
 def _service(app: str, lighthouse: Part) -> Json:
     (port, *_) = lighthouse.ports
     ports = [{"name": "lighthouse", "port": port}, {"name": "page", "port": port + PAGE_BESIDE}]
@@ -79,19 +75,13 @@ def _service(app: str, lighthouse: Part) -> Json:
 
 
 def _budget(app: str, trainers: int) -> Json:
-    """Return a budget that lets drains evict one pod at a time.
-
-    A percentage or maxUnavailable would block every drain: Jobs have no scale subresource.
-    """
+    """Return a budget by which drains evict one pod at a time. Jobs have no scale subresource, so a percentage would block all."""
     selector = {"matchLabels": {names.INSTANCE: app, names.ROLE: TRAINER}}
     return _object(BUDGET, "policy/v1", app, app, spec={"minAvailable": trainers - 1, "selector": selector})
 
 
 def _policies(app: str, lighthouse: Part) -> list[Json]:
-    """Return the policies: the job's pods accept only each other, and the lighthouse's page accepts every address.
-
-    The API server's proxy must reach the page, and its address is not known here. The page needs a token for all but reading.
-    """
+    """Return the policies: pods accept only each other, and the page, which needs a token for orders, the API server's proxy too."""
 
     def pods() -> Json:  # a new object per call: YAML would write a shared one as a reference
         return {"matchLabels": {names.INSTANCE: app}}

@@ -26,6 +26,7 @@ _LOOK = (  # the supervisor renews the file; it is frozen if the file is older t
 )
 _SHM_LIMIT = "8Gi"  # for a part without a memory limit
 _RUN_LIMIT = "32Gi"  # size of the directory for events and logs, which need far less
+_EVICTED: Json = {"operator": "Exists", "effect": "NoExecute"}
 _NO_CAPABILITIES: Json = {"capabilities": {"drop": ["ALL"]}}
 
 
@@ -57,10 +58,7 @@ def template(app: str, part: Part, settings: PodSettings) -> Json:
 
 
 def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
-    """Return the overlay for one role: without the entries for other roles' containers.
-
-    A container with an image is an additional one of every pod.
-    """
+    """Return the overlay for one role: its own container, and those with an image, which are added to every pod."""
     if not isinstance(overlay.get("containers"), list):
         return overlay
     containers = [
@@ -81,8 +79,15 @@ def _spec(app: str, part: Part, settings: PodSettings) -> Json:
         "subdomain": app,
         "enableServiceLinks": False,
         "automountServiceAccountToken": bool(settings.service_account),
-        "securityContext": {**_user(settings.user), "seccompProfile": {"type": "RuntimeDefault"}},
-        "tolerations": [_tolerated(trouble, settings.toleration) for trouble in ("not-ready", "unreachable")],
+        "securityContext": {  # as PodSecurity's `restricted` requires it unless the user is root
+            **({} if settings.user == 0 else {"runAsNonRoot": True}),
+            **({} if settings.user is None else {"runAsUser": settings.user}),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{trouble}", **_EVICTED, "tolerationSeconds": settings.toleration}
+            for trouble in ("not-ready", "unreachable")
+        ],
         "containers": [_container(part, settings, mounts)],
         "volumes": volumes,
     }
@@ -147,16 +152,6 @@ def _probes(python: str, start: int) -> Json:
 def field(name: str, path: str) -> Json:
     """Return a variable that Kubernetes fills in with a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _user(user: int | None) -> Json:
-    """Return the user's part of a security context, as PodSecurity's `restricted` requires it unless the user is root."""
-    return ({} if user == 0 else {"runAsNonRoot": True}) | ({} if user is None else {"runAsUser": user})
-
-
-def _tolerated(trouble: str, seconds: int) -> Json:
-    key = f"node.kubernetes.io/{trouble}"
-    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
 
 
 def _volumes(part: Part) -> tuple[list[Json], list[Json]]:

@@ -6,10 +6,11 @@ It is kept in ``RUN_DIR/slurm/manifest.json`` (launch/slurm/store.py). It holds 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x import json_values
 from torchft_x.launch.slurm.rules.queue import Row
 
 FORMAT = 1
@@ -126,16 +127,6 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
 
 def from_json(found: Any) -> Manifest:
     """Return the manifest from `to_json`'s value. Ignore fields of another version; raise `ValueError` for any other value."""
-    try:
-        if found["format"] != FORMAT:
-            raise ValueError("another format")
-        parts = tuple(_made(Part, {**part, "earlier": tuple(part["earlier"])}) for part in found["parts"])
-        made: Manifest = _made(Manifest, {**found, "parts": parts})
-        return made
-    except (KeyError, TypeError) as e:
-        raise ValueError(f"no manifest: {e}") from None
-
-
-def _made(kind: Any, found: Mapping[str, Any]) -> Any:
-    names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in found.items() if name in names})
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError("another format")
+    return json_values.from_json(Manifest, found)

@@ -93,10 +93,7 @@ def parse_rows(text: str) -> list[Row]:
 
 
 def _rows(line: str) -> Iterator[Row]:
-    """Yield one row for each task in a line: waiting tasks may share one.
-
-    squeue's own option for that (``--array``) leaves out the last task of ``31_[0-24:8]`` (22.05).
-    """
+    """Yield one row for each task in a line. squeue's own option for that leaves out the last task of ``31_[0-24:8]`` (22.05)."""
     parts = line.split(_CUT, len(FIELDS) - 1)
     if len(parts) < len(FIELDS) or not re.match(r"\d+", parts[0].strip()):
         return

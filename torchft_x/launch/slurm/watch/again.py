@@ -15,7 +15,7 @@ _SPARE = 5.0  # seconds kept for the submission after the wait
 _LOOK = 1.0  # seconds between requests to the lighthouse
 
 
-def main(_command: str, argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     run_dir, role, number, job, seconds = argv
     return again(run_dir, role, int(number), job, float(seconds), Controller())

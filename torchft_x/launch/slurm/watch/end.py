@@ -20,7 +20,7 @@ _LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse ha
 _LOOK = 1.0  # seconds between requests for the queue
 
 
-def main(_command: str, argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the command and return its exit code. A failure is printed as one sentence; the code is then 1."""
     run_dir, job = argv
     try:
@@ -35,7 +35,7 @@ def end(run_dir: str, me: str, controller: Controller) -> None:
     """Record the lighthouse's verdict in the manifest, if it has one, and cancel jobs that are still queued or do not end.
 
     Each batch script with a lighthouse calls this with its own job id as `me`. Only the first one acts, because several would
-    wait for each other. Raise `SlurmError`, `ManifestError`, `ConfigError` or `OSError`.
+    wait for each other. Raise `SlurmError`, `UnreadableError`, `ConfigError` or `OSError`.
     """
     if store.read(run_dir).cancelled:
         tell_cancelled(run_dir)  # after the end of the lighthouse: one that takes over meanwhile reports its start

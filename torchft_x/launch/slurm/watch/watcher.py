@@ -19,6 +19,7 @@ from torchft_x import env
 from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.arguments import Parser
 from torchft_x.errors import AddressError, TorchftXError, UnreachableError
+from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules import actions as a
@@ -34,7 +35,7 @@ from torchft_x.timing import TIMING
 _PATIENCE = 10.0  # timeout of a Slurm command, in seconds
 
 
-def main(_command: str, argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     parser = Parser(
         prog="torchft_x slurm-watch",
@@ -51,7 +52,7 @@ def main(_command: str, argv: list[str]) -> int:
 class Watcher:
     """Watcher of one job: asks Slurm and the lighthouse, has the rules decide, and carries out their actions.
 
-    Raises `ManifestError` if there is no such job.
+    Raises `UnreadableError` if there is no such job.
     """
 
     def __init__(self, run_dir: Path, controller: Controller) -> None:
@@ -76,7 +77,7 @@ class Watcher:
                     self._my_turn = False
                 elif not self._look():
                     return 0
-            except store.ManifestError as e:
+            except UnreadableError as e:
                 if e.missing:  # the run directory was removed
                     return 0
                 self._reporter.trouble("manifest", str(e))
@@ -114,10 +115,7 @@ class Watcher:
     # --- what there is -------------------------------------------------------------------------------------------------
 
     def _write(self, found: dict[str, Any]) -> None:
-        """Write the note, after Slurm has answered: a watcher that can't reach Slurm must not keep others from asking.
-
-        The memory includes the decisions that are carried out next.
-        """
+        """Write the note with our memory and the next decisions. Slurm has answered: else another watcher must be free to ask."""
         file = store.folder(self._run_dir) / store.WATCHER
         try:
             store.replace(file, json.dumps(found))
