@@ -102,6 +102,8 @@ def main() -> int:
     options = json.loads(sys.argv[2])
     folder = Path(sys.argv[1])
     os.mkfifo(folder / "stop")
+    if "launcher" in options and "attempts_file" in options["launcher"]:
+        options["launcher"]["attempts_file"] = Path(options["launcher"]["attempts_file"])
     rules, launcher = RestartRules(**options.pop("rules", {})), LauncherOptions(**options.pop("launcher", {}))
     config = SupervisorConfig(run_dir=folder, rules=rules, launcher=launcher, command=tuple(sys.argv[3:]), **options)
 

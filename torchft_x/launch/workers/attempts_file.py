@@ -62,9 +62,7 @@ def write(report: AttemptsReport, path: Path | None) -> None:
 
 def read(path: Path | None) -> AttemptsReport:
     """Return the content of an attempts file, or the defaults if the file is missing or can't be parsed."""
-    try:
-        return (
-            AttemptsReport() if path is None else from_json(AttemptsReport, json.loads(path.read_text("utf-8")[:65536]))
-        )
-    except (OSError, ValueError, RecursionError):
-        return AttemptsReport()
+    if path is not None:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            return from_json(AttemptsReport, json.loads(path.read_text("utf-8")[:65536]))
+    return AttemptsReport()
