@@ -24,15 +24,13 @@ class DealtData:
         manager: this rank's Manager.
         period: inner steps between two exchanges.
         delay: inner steps that an exchange may take in the background.
-        island: whether other ranks of the group have no Manager.
         begin: joins the other groups, if the group has not done so.
     """
 
-    def __init__(self, manager: Manager, period: int, *, delay: int, island: bool, begin: Callable[[], None]) -> None:
+    def __init__(self, manager: Manager, period: int, *, delay: int, begin: Callable[[], None]) -> None:
         self._manager = manager
         self._period = period
         self._delay = delay
-        self._island = island
         self._begin = begin
         self._steps = 0  # inner steps since the last commit; their samples are not committed
         self._lane: int | None = None  # this group's lane; None: the group was no member of the last commit's quorum
@@ -56,9 +54,8 @@ class DealtData:
                 "groups that train apart have one slot for each inner step, so that there is no constant batch and no short "
                 "step: give the ElasticLoader the policy 'shrink', and not the tail 'short'."
             )
-        asynchronous = self._manager._use_async_quorum
-        if self._delay or self._island or asynchronous:
-            why = "an island" if self._island else "fragment_sync_delay" if self._delay else "use_async_quorum=True"
+        if self._delay or self._manager._use_async_quorum:
+            why = "fragment_sync_delay" if self._delay else "use_async_quorum=True"
             raise ConfigError(f"an ElasticLoader does not work with {why}: choose the data by DiLoCo.progress.")
         with self._manager.context.failures.lock:
             step.data_options = replace(options, period=self._period)

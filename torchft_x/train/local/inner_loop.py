@@ -98,9 +98,7 @@ class InnerLoop:
         self._trainable = trainable
         self._hooks: list[RemovableHandle] = []
         self._begun = False  # whether `begin` has run since `enter`
-        self._data = DealtData(
-            manager, settings.period, delay=settings.delay, island=followers is not None, begin=self.begin
-        )
+        self._data = DealtData(manager, settings.period, delay=settings.delay, begin=self.begin)
         manager.note_inner_step()
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.torch.train.apart import LR, MOMENTUM, reference
+from tests.torch.train.elastic.ledger import Ledger
+from tests.torch.train.elastic.test_apart import EPOCHS, LENGTH, Inner, Outer
 from tests.torch.train.jobs import lighthouse
 from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import Tensors, assert_near, batch, loss_of, model, shard
 from tests.util import scaled
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.train.elastic.sampler import ElasticSampler
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.islands import Follower, Island
 from torchft_x.train.manager import Manager
@@ -186,3 +190,41 @@ def test_an_island_dies_and_another_of_another_size_replaces_it() -> None:
     first = min(history)
     assert first > dead
     assert sorted(history) == list(range(first, first + 5))
+
+
+def trains_dealt_samples(spec: RankSpec) -> torch.Tensor:
+    """Train on the samples that rank 0 is dealt. Return how often each sample of each epoch is in this rank's weights."""
+    net = Ledger(EPOCHS + 3, LENGTH)
+    island, inner = Island(net), Inner(net.parameters(), lr=1.0)
+    manager, data = None, None
+    loop: DiLoCo | Follower
+    if island.whole is None:
+        loop = island.follow(inner)
+    else:
+        manager = spec.manager(use_async_quorum=False, rank=0, world_size=1)
+        data = ElasticSampler(manager, LENGTH, policy="shrink", micro_batch=2)
+        loop = DiLoCo(
+            manager, [island.whole], inner, Outer(island.whole.parameters()), SYNC, island=island, quorum_timeout=scaled(20)
+        )  # fmt: skip
+    with loop:
+        while True:
+            found: list[Any] = [None]
+            if data is not None and data.epoch < EPOCHS:
+                found = [[(s.epoch, s.index) for micro in data.step() for s in micro.samples]]
+            dist.broadcast_object_list(found, 0)
+            if found[0] is None:
+                break
+            inner.zero_grad()
+            net(found[0]).backward()
+            inner.step()
+    if manager is not None:
+        manager.shutdown()
+    return net.count.detach()
+
+
+def test_each_sample_once() -> None:
+    with lighthouse(2) as address, Groups(address) as groups:
+        one, two = (groups.start(n, trains_dealt_samples, n + 1) for n in range(2))
+        for count in [*one.results(), *two.results()]:
+            assert torch.all(count[:EPOCHS] == 1), count
+            assert count.max() == 1
