@@ -13,6 +13,7 @@ from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.data.stream_state import StreamState
 from torchft_x.core.fingerprint import ORDER
 from torchft_x.errors import ConfigError, StepError, TransferError
+from torchft_x.transfer.format.memory import memory_of
 from torchft_x.transfer.packed import pack, unpack
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Opened = Callable[[int, int], Any]
 """Function of (stream, epoch) that returns an iterable, such as a StatefulDataLoader."""
+Snapshots = dict[int, tuple[int, torch.Tensor]]
+"""Number of items before the snapshot, and the packed state, by stream."""
+_HEAD = 16  # bytes before a snapshot in the table that is exchanged: its number of items, its size
 
 
 class ElasticStreams:
@@ -39,9 +43,12 @@ class ElasticStreams:
             optimizer.step()
 
     A step takes one item of each stream, for any number of groups. A group computes its share of them one after the other.
-    The gradient is the mean over the items. A stream that ends is opened again, in its next epoch. A group that takes over a
+    The gradient is the mean over the items. A stream that ends is opened again, in its next epoch.
+
+    Every `every` steps the groups exchange snapshots of their streams, and a heal copies them. A group that takes over a
     stream loads its newest snapshot and skips at most `every` items, if the stream has ``state_dict`` and
-    ``load_state_dict``. Streams without state are skipped from the start of their epoch. Every `every` steps the groups exchange snapshots.
+    ``load_state_dict``. A stream without state is skipped from the start of its epoch. For checkpoints there are
+    ``state_dict()`` and ``load_state_dict()``: without them a resumed job skips all items from the first epoch on.
 
     Args:
         manager: this rank's Manager. One loader or sampler for each Manager, made before the first step.
@@ -74,12 +81,11 @@ class ElasticStreams:
         self._open_stream = open_stream
         self._every = every
         self._streams: dict[int, _Stream] = {}  # streams that this group has read
-        self._snapshots: dict[int, tuple[int, bytes]] = {}  # by stream: number of items before it, and the packed state
-        self._next: dict[
-            int, tuple[int, Any]
-        ] = {}  # by stream: number and content of the newest item, until it is committed
+        self._snapshots: Snapshots = {}  # the newest exchanged ones, by stream
+        self._next: dict[int, tuple[int, Any]] = {}  # by stream: number and content of the newest item
         options = DataOptions(Policy(policy), streams, batch=1, weight=weight)
         manager.steps.data.use(StreamState((0,) * streams), options)
+        manager.register_state_dict_fn("streams", self.load_state_dict, self.state_dict)
         manager.declare(ORDER, f"{streams} streams", [f"policy {policy}", f"snapshots every {every} steps"])
 
     def step(self) -> Iterator[Any]:
@@ -90,14 +96,14 @@ class ElasticStreams:
         """
         data = self._manager.steps.data
         dealt = data.deal()
-        if dealt is None or not dealt.slots:
+        position, slots = (None, []) if dealt is None else (dealt.data, dealt.slots)
+        if position is not None:
+            assert isinstance(position, StreamState), "set by this class"
+            self._exchange(position, slots)
+        if dealt is None or position is None or not slots:
             data.slot = None
             yield self._item(0, self._next[0][0] if 0 in self._next else 0)
             return
-        position = dealt.data
-        assert isinstance(position, StreamState), "set by this class"
-        self._exchange(position, dealt.slots)
-        slots = dealt.slots
         for slot, next_slot in zip(slots, [*slots[1:], None], strict=True):
             data.begin(dealt, slot, next_slot)
             yield self._item(slot, position.counts[slot])
@@ -107,65 +113,75 @@ class ElasticStreams:
         kept = self._next.get(stream)
         if kept is not None and kept[0] == number:
             return kept[1]
-        opened = self._streams.get(stream)
-        if opened is None or opened.number > number:
-            opened = self._streams[stream] = self._reopen(stream, number)
+        opened, (first, packed) = self._streams.get(stream), self._snapshots.get(stream, (0, None))
+        if first > number:  # of a state that was lost
+            first, packed = 0, None
+        if opened is None or not first <= opened.number <= number:
+            state = {"epoch": 0} if packed is None else unpack(bytes(memory_of(packed)))
+            opened = self._streams[stream] = _Stream(self._open_stream, stream, first, state)
+            if number - first > self._every:
+                log.warning("stream %s: %s items are read again to reach item %s", stream, number - first, number)
         while opened.number < number:
             opened.take()
         item = opened.take()
         self._next[stream] = (number, item)
         return item
 
-    def _reopen(self, stream: int, number: int) -> _Stream:
-        known = self._snapshots.get(stream)
-        opened = _Stream(self._open_stream, stream)
-        if known is not None and known[0] <= number:
-            opened.load(known[0], unpack(known[1]))
-        if number - opened.number > self._every:
-            log.warning("stream %s: %s items are read again to reach item %s", stream, number - opened.number, number)
-        return opened
-
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the snapshots that the groups have exchanged."""
+        return {"snapshots": dict(self._snapshots)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore exchanged snapshots. The Manager restores the position."""
+        self._snapshots = dict(state_dict["snapshots"])
+
     def _exchange(self, position: StreamState, own: list[int]) -> None:
-        """Give the other groups this group's snapshots, and take theirs, if it is time."""
-        step, role = self._manager.context.step.top.step, self._manager.steps.role
-        if step % self._every or not step or role is None or role.part.size < 2:
+        """Exchange snapshots, if it is time. All members of the quorum call it, also those without a stream of their own."""
+        manager = self._manager
+        step, role = manager.context.step.top.step, manager.steps.role
+        if step % self._every or not step or role is None:
             return
+        found: Snapshots = {}
         for stream in own:
             opened = self._streams.get(stream)
             if opened is not None and opened.number == position.counts[stream]:
-                state = opened.state()
-                if state is not None:
-                    self._snapshots[stream] = (opened.number, pack(state))
-        mine = {stream: self._snapshots[stream] for stream in own if stream in self._snapshots}
-        width = torch.tensor([max((len(data) for _, data in mine.values()), default=0)])
-        if self._manager.allreduce(width, reduce_op=ReduceOp.MAX).wait() is False or not width.item():
-            return
-        table = torch.zeros(len(position.counts), int(width.item()) + 16, dtype=torch.uint8)
-        for stream, (number, data) in mine.items():
-            row = number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data
-            table[stream, : len(row)] = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        if self._manager.allreduce(table, reduce_op=ReduceOp.SUM).wait() is False:
-            return
-        for stream, line in enumerate(table):
-            row = bytes(line.tolist())
-            number, size = int.from_bytes(row[:8], "little"), int.from_bytes(row[8:16], "little")
-            if size and number >= self._snapshots.get(stream, (0, b""))[0]:
-                self._snapshots[stream] = (number, row[16 : 16 + size])
+                number, state = opened.state()
+                found[stream] = number, torch.frombuffer(bytearray(pack(state)), dtype=torch.uint8)
+        if role.part.size > 1:
+            device = getattr(manager._pg, "takes", None)
+            width = torch.tensor([max((len(data) for _, data in found.values()), default=0)], device=device)
+            if manager.allreduce(width, reduce_op=ReduceOp.MAX).wait() is False or not width.item():
+                return
+            table = torch.zeros(len(position.counts), _HEAD + int(width.item()), dtype=torch.uint8, device=device)
+            for stream, (number, data) in found.items():
+                head = torch.tensor([number, len(data)]).view(torch.uint8)
+                table[stream, : _HEAD + len(data)] = torch.cat([head, data])
+            if manager.allreduce(table, reduce_op=ReduceOp.SUM).wait() is False:
+                return
+            for stream, row in enumerate(table.cpu()):
+                number, size = row[:_HEAD].clone().view(torch.int64).tolist()
+                if size:
+                    found[stream] = number, row[_HEAD : _HEAD + size].clone()
+        self._snapshots = self._snapshots | found
 
 
 class _Stream:
-    """One stream, and the number of items taken from it in all epochs."""
+    """One stream, and the number of items taken from it in all epochs. It begins at `number`, with the state saved there."""
 
-    def __init__(self, open_stream: Opened, stream: int) -> None:
-        self.number = 0
+    def __init__(self, open_stream: Opened, stream: int, number: int, state: Any) -> None:
+        if not isinstance(state, dict) or type(state.get("epoch")) is not int:
+            raise TransferError(f"the snapshot of stream {stream} is not one of ElasticStreams.")
+        self.number = number
         self._open_stream = open_stream
         self._stream = stream
-        self._begin(0)
+        self._begin(state["epoch"])
+        if "source" in state:
+            self._source.load_state_dict(state["source"])
 
     def _begin(self, epoch: int) -> None:
-        self._epoch = epoch
+        self._epoch, self._first = epoch, self.number  # number of the epoch's first item, if the stream has no state
         self._source = self._open_stream(self._stream, epoch)
         self._items: Iterator[Any] | None = None  # made at the first item, after a state was loaded
 
@@ -185,15 +201,9 @@ class _Stream:
             return item
         raise StepError(f"stream {self._stream} has no items in epoch {self._epoch}.")
 
-    def state(self) -> Any:
-        """Return the state after the items taken so far; None if the stream has none."""
+    def state(self) -> tuple[int, dict[str, Any]]:
+        """Return the newest item at which the stream can begin again, and the state there."""
         save = getattr(self._source, "state_dict", None)
-        return None if save is None else {"epoch": self._epoch, "source": save()}
-
-    def load(self, number: int, state: Any) -> None:
-        """Go to the item with this number, at which `state` was saved. Raises `TransferError` if it is no such state."""
-        if not isinstance(state, dict) or set(state) != {"epoch", "source"} or type(state["epoch"]) is not int:
-            raise TransferError(f"the snapshot of stream {self._stream} is not one of ElasticStreams.")
-        self._begin(state["epoch"])
-        self._source.load_state_dict(state["source"])
-        self.number = number
+        if save is None:
+            return self._first, {"epoch": self._epoch}
+        return self.number, {"epoch": self._epoch, "source": save()}

@@ -21,16 +21,16 @@ STREAMS, LENGTH, STEPS = 5, 30, 12
 
 
 class Numbers:
-    """A stream with state: the numbers 0 to LENGTH - 1. Counts what is read, by stream."""
+    """A stream with state: `length` numbers from `first` on. Counts what is read, by stream."""
 
-    def __init__(self, stream: int, reads: Counter[int], length: int = LENGTH) -> None:
-        self.stream, self.reads, self.length, self.at = stream, reads, length, 0
+    def __init__(self, stream: int, reads: Counter[int], length: int = LENGTH, first: int = 0) -> None:
+        self.stream, self.reads, self.length, self.first, self.at = stream, reads, length, first, 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         while self.at < self.length:
             self.at += 1
             self.reads[self.stream] += 1
-            yield self.stream, self.at - 1
+            yield self.stream, self.first + self.at - 1
 
     def state_dict(self) -> dict[str, Any]:
         return {"at": self.at}
@@ -40,30 +40,35 @@ class Numbers:
 
 
 class Streamed(Trainer):
-    """Counts the items that are committed: parameter [stream, number]."""
+    """Counts the items that are committed: parameter [stream, number, counted over all epochs of `epoch` items]."""
 
     def __init__(
-        self, group: int, address: str, *, every: int = 100, policy: str = "constant", state: bool = True
-    ) -> None:
-        super().__init__(group, address, net=Ledger(STREAMS, LENGTH))
+        self, group: int, address: str, *, streams: int = STREAMS, length: int = LENGTH, epoch: int = LENGTH, every: int = 100,
+        policy: str = "constant", state: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(group, address, net=Ledger(streams, length))
         self.optim = Count(self.net.parameters())  # type: ignore[assignment]
         self.optimizer = OptimizerWrapper(self.manager, self.optim)
         self.reads: Counter[int] = Counter()
 
-        def open_stream(stream: int, epoch: int) -> Any:
-            source = Numbers(stream, self.reads)
+        def open_stream(stream: int, number: int) -> Any:
+            source = Numbers(stream, self.reads, epoch, number * epoch)
             return source if state else iter(source)
 
-        self.data = ElasticStreams(self.manager, open_stream, streams=STREAMS, every=every, policy=policy)
+        self.data = ElasticStreams(self.manager, open_stream, streams=streams, every=every, policy=policy)
 
-    def train(self, hook: Callable[[], None] = lambda: None) -> Streamed:
-        while self.manager.current_step() < STEPS:
-            self.optimizer.zero_grad()
-            for item in self.data.step():
-                loss = self.model([item])
-                hook()
-                loss.backward()
-            self.optimizer.step()
+    def one_step(self, hook: Callable[[], None] = lambda: None) -> bool:
+        self.optimizer.zero_grad()
+        for item in self.data.step():
+            loss = self.model([item])
+            hook()
+            loss.backward()
+        self.optimizer.step()
+        return bool(self.optimizer.committed)
+
+    def train(self, hook: Callable[[], None] = lambda: None, steps: int = STEPS) -> Streamed:
+        while self.manager.current_step() < steps:
+            self.one_step(hook)
         return self
 
     @property
@@ -125,6 +130,82 @@ def test_snapshots_bound_what_is_read_again() -> None:
     # Streams 0 and 1 were read by group 0 up to item 7, and go on from the snapshot of step 6.
     reads = stayed[0].reads + stayed[1].reads
     assert reads[0] + reads[1] <= 2 * (STEPS - 6)
+
+
+def test_a_group_without_a_stream_takes_part_in_the_exchange_of_snapshots() -> None:
+    with lighthouse(3) as address:
+        trainers = run_threads(3, lambda g: Streamed(g, address, streams=2, every=2))
+        run_threads(3, lambda g: trainers[g].train(steps=6))
+        assert [t.counts for t in trainers] == [[6, 6]] * 3
+        leave(*trainers)
+
+
+@pytest.mark.parametrize("state", [True, False], ids=["state", "no state"])
+def test_each_item_once_over_a_loss_a_newcomer_and_a_restart_of_all_groups(state: bool) -> None:
+    """One of three groups leaves inside a step, and its next attempt joins. Two groups go on from what was saved."""
+    kwargs: dict[str, Any] = {"every": 4, "epoch": 10, "length": 10_000, "state": state}
+    skipped = 4 if state else 4 + 10  # an exchange, and the epoch in which it was
+    meet, gone = threading.Barrier(3), threading.Event()
+
+    def hook(group: int) -> Callable[[], None]:
+        met = False
+
+        def inside() -> None:
+            nonlocal met
+            if trainers[group].manager.current_step() == 25 and not met:
+                met = True
+                meet.wait(scaled(20))
+                if group == 0:
+                    trainers[0].manager.shutdown(finished=False)
+                    raise InterruptedError
+
+        return inside
+
+    def together(trainer: Streamed, inside: Callable[[], None], lost: bool) -> Streamed:
+        """Train until nine steps in a row had three groups: two exchanges of snapshots."""
+        row = 0
+        while row < 9 or lost:
+            if trainer.one_step(inside):
+                whole = trainer.manager.num_participants() == 3
+                lost = lost and (whole or row == 0)
+                row = row + 1 if whole else 0
+        return trainer
+
+    def body(i: int) -> Streamed | None:
+        if i == 3:
+            assert gone.wait(scaled(30))
+            return together(Streamed(0, address, **kwargs), lambda: None, False)
+        try:
+            return together(trainers[i], hook(i), True)
+        except InterruptedError:
+            assert i == 0
+            gone.set()
+            return None
+
+    with lighthouse(2) as address:
+        trainers = run_threads(3, lambda g: Streamed(g, address, **kwargs))
+        ended = [t for t in run_threads(4, body) if t is not None]
+        assert len({tuple(t.counts) for t in ended}) == 1
+        steps = ended[0].manager.current_step()
+        # The newcomer goes on from snapshots that it has copied; before that it reads an item for a step that it heals in.
+        assert max(ended[2].reads.values()) <= 9 + skipped + 1
+        saved = [(t.save(), t.data.state_dict(), t.manager.state_dict()) for t in ended]
+        leave(*ended)
+
+    def resumed(group: int) -> Streamed:
+        trainer = Streamed(group, address, **kwargs)
+        trainer.load(saved[group][0])
+        trainer.data.load_state_dict(saved[group][1])
+        trainer.manager.load_state_dict(saved[group][2])
+        return trainer
+
+    with lighthouse(2) as address:
+        trainers = run_threads(2, resumed)
+        run_threads(2, lambda g: trainers[g].train(steps=steps + 5))
+        for trainer in trainers:
+            assert min(trainer.counts) >= steps + 5 - 1
+            assert max(trainer.reads.values()) <= 5 + skipped
+        leave(*trainers)
 
 
 def test_a_stream_that_ends_begins_anew() -> None:
