@@ -24,7 +24,6 @@ Opened = Callable[[int, int], Any]
 """Function of (stream, epoch) that returns an iterable, such as a StatefulDataLoader."""
 Snapshots = dict[int, tuple[int, torch.Tensor]]
 """Number of items before the snapshot, and the packed state, by stream."""
-_HEAD = 16  # bytes before a snapshot in the table that is exchanged: its number of items, its size
 
 
 class ElasticStreams:
@@ -154,16 +153,17 @@ class ElasticStreams:
             width = torch.tensor([max((len(data) for _, data in found.values()), default=0)], device=device)
             if manager.allreduce(width, reduce_op=ReduceOp.MAX).wait() is False or not width.item():
                 return
-            table = torch.zeros(len(position.counts), _HEAD + int(width.item()), dtype=torch.uint8, device=device)
+            # A row has 16 bytes, the number of items and the snapshot's size, and the snapshot.
+            table = torch.zeros(len(position.counts), 16 + int(width.item()), dtype=torch.uint8, device=device)
             for stream, (number, data) in found.items():
                 head = torch.tensor([number, len(data)]).view(torch.uint8)
-                table[stream, : _HEAD + len(data)] = torch.cat([head, data])
+                table[stream, : 16 + len(data)] = torch.cat([head, data])
             if manager.allreduce(table, reduce_op=ReduceOp.SUM).wait() is False:
                 return
             for stream, row in enumerate(table.cpu()):
-                number, size = row[:_HEAD].clone().view(torch.int64).tolist()
+                number, size = row[:16].clone().view(torch.int64).tolist()
                 if size:
-                    found[stream] = number, row[_HEAD : _HEAD + size].clone()
+                    found[stream] = number, row[16 : 16 + size].clone()
         self._snapshots = self._snapshots | found
 
 
