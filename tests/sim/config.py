@@ -109,6 +109,8 @@ class WorldConfig:
     """How data is dealt. None: it is not."""
     samples: int = 40
     """Length of the data set."""
+    streams: bool = False
+    """Deal items of logical streams, one stream for each slot, in place of samples. Not with the policy `SHRINK`."""
     comes_back: float = 0.5
     """Seconds for which a client retries a lighthouse whose session has ended (core.group.lighthouse_choice)."""
 

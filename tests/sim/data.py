@@ -1,7 +1,7 @@
 """Dealt data: what the samples of a gradient are, and the checker's own ledger of the samples in the parameters (I10).
 
-A ledger is an integer in which bit n stands for the n-th sample of the training, counted over all epochs. It travels with
-the parameters in `Copy`, as the position in the data does, but only the checker reads it. It grows by the samples that
+A ledger is an integer in which bit n stands for the n-th sample of the training, counted over all epochs. Of streams, the
+n-th items of all streams are epoch n, and a stream's number is the position in it. The ledger travels with the parameters in `Copy`, as the position in the data does, but only the checker reads it. It grows by the samples that
 the ranks had computed, not by what was reported.
 """
 
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchft_x.core.data.state import DataState, Piece
+from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.position import Position
+from torchft_x.core.data.state import Piece
+from torchft_x.core.data.stream_state import StreamState
 from torchft_x.core.types import Part, State
 
 if TYPE_CHECKING:
@@ -22,7 +25,14 @@ class Copy(NamedTuple):
 
     value: int
     trained: int
-    data: DataState | None
+    data: Position | None
+
+
+def pieces(data: Position, slot: int, options: DataOptions) -> tuple[Piece, ...]:
+    """Return the samples of a slot of the next step, or the item of its stream."""
+    if isinstance(data, StreamState):
+        return ((data.counts[slot], slot, slot + 1),)
+    return data.slot(slot, options)
 
 
 class Gradient(tuple):  # type: ignore[type-arg]
@@ -48,7 +58,7 @@ class SampleLedger:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._first: dict[State, tuple[int, DataState | None]] = {}  # ledger and position of who committed it first
+        self._first: dict[State, tuple[int, Position | None]] = {}  # ledger and position of who committed it first
 
     def on_committed(self, rank: RankNode, state: State, result: tuple[Gradient, ...]) -> None:
         """Add the samples of a committed result to the ledger of a rank's parameters."""
@@ -73,9 +83,14 @@ class SampleLedger:
         data = rank.step.data
         if data is None:
             return
-        told = self._bits(0, 0, data.epoch * self._used + data.cursor)
-        for piece in data.debt:
-            told &= ~self._bits(*piece)
+        if isinstance(data, StreamState):
+            told = sum(
+                self._bits(n, stream, stream + 1) for stream, count in enumerate(data.counts) for n in range(count)
+            )
+        else:
+            told = self._bits(0, 0, data.epoch * self._used + data.cursor)
+            for piece in data.debt:
+                told &= ~self._bits(*piece)
         if told != rank.trained:
             lost, more = told & ~rank.trained, rank.trained & ~told
             self._world.violated("I10", f"{rank.process.name} holds {state} and {data}, which misses {more.bit_count()} "
@@ -87,7 +102,7 @@ class SampleLedger:
 
     @property
     def _used(self) -> int:
-        """Number of samples of an epoch that are trained."""
+        """Number of samples of an epoch that are trained, or of streams."""
         config = self._world.config
         assert config.data is not None
-        return config.data.used(config.samples)
+        return config.data.slots if config.streams else config.data.used(config.samples)

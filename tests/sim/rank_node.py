@@ -30,6 +30,7 @@ from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.core.commit.values import Terms
 from torchft_x.core.data.deal import deals_of
 from torchft_x.core.data.state import DataState
+from torchft_x.core.data.stream_state import StreamState
 from torchft_x.core.heal import QuorumPlan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
@@ -73,7 +74,8 @@ class RankNode:
         self.value = fold("init", *seed)  # number that stands for its parameters
         self.trained = 0  # ledger of the samples in them (`tests.sim.data`)
         if config.data is not None:
-            self.step.deal_data(DataState(0, config.samples), config.data)
+            streams = StreamState((0,) * config.data.slots)
+            self.step.deal_data(streams if config.streams else DataState(0, config.samples), config.data)
         self.healing = Healing(self)
         self.reduction = Reduction(self)
         self.voting = Voting(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.collective import Contribution
-from tests.sim.data import Gradient
+from tests.sim.data import Gradient, pieces
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.data.ranges import members
 from torchft_x.core.data.state import Piece
@@ -97,7 +97,9 @@ class Reduction:
         if step.deal is not None:
             slots = step.deal.share(step.rank)
             self._slots = slots if self.kept == step.top else None
-            self._samples = tuple(step.data.slot(slot, options) for slot in members(step.data.present(slots, options)))
+            self._samples = tuple(
+                pieces(step.data, slot, options) for slot in members(step.data.present(slots, options))
+            )
 
     def on_failed(self, error: TorchftXError) -> None:
         self._rank.failures.fail(error)

@@ -42,6 +42,8 @@ LATER_SHARE, LATEST_SHARE, NEWEST_SHARE = 0.3, 0.15, 0.3
 """Probability of each of these kinds in a run."""
 MEMORY = 0.3
 """Probability that supervisors hold copies in a run (decision 51)."""
+STREAMS = 0.3
+"""Probability that dealt data are items of streams."""
 DATA = 0.6
 """Probability that data is dealt in a run in which gradients are reduced again: their slots decide there, not their
 numbers. In other runs nothing but the check of I10 depends on the data, so it is always dealt."""
@@ -222,7 +224,8 @@ def _data(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tu
     slots = 1 if policy is Policy.SHRINK else slots
     options = DataOptions(policy, slots, 1 + rng.below(3), rng.choose(tuple(Tail)))
     least = options.slots * options.batch if options.tail is Tail.DROP else 1
-    return replace(config, data=options, samples=least + rng.below(rng.choose((20, 100)))), faults
+    config = replace(config, data=options, samples=least + rng.below(rng.choose((20, 100))))
+    return replace(config, streams=policy is not Policy.SHRINK and rng.chance(STREAMS)), faults
 
 
 _ADDED = {

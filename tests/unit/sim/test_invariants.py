@@ -24,6 +24,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.data.state import DataState
+from torchft_x.core.data.stream_state import StreamState
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.types import Member, Part, Quorum, State
 
@@ -177,6 +178,12 @@ def a_position_without_its_samples(hand: Hand) -> None:
     hand.checker.on_held(rank, rank.step.state, rank.value)
 
 
+def a_stream_without_its_item(hand: Hand) -> None:
+    rank = hand.rank()
+    rank.step.data = StreamState((rank.step.data.counts[0] + 1, *rank.step.data.counts[1:]))
+    hand.checker.on_held(rank, rank.step.state, rank.value)
+
+
 def another_position(hand: Hand) -> None:
     """Each of the two members is right for itself."""
     for count, group in enumerate(("g0", "g1")):
@@ -250,6 +257,7 @@ CASES: dict[str, tuple[str, Callable[[Hand], Any], dict[str, Any]]] = {
     "samples once more": ("I10", samples_once_more, DEALT),
     "a wrong scale": ("I10", a_wrong_scale, DEALT),
     "a position without its samples": ("I10", a_position_without_its_samples, DEALT),
+    "a stream without its item": ("I10", a_stream_without_its_item, {**DEALT, "streams": True}),
     "another position": ("I10", another_position, DEALT),
     "redone another way": ("A1", redone_another_way, {"commit_vote": True}),
     "stopped at unequal steps": ("R7", stopped_at_unequal_steps, GRANTS),

@@ -12,7 +12,7 @@ from tests.sim.kinds.processes import pause_all
 from tests.sim.rank_node import RankNode
 from tests.sim.swarm import check_newcomer
 from tests.sim.world import World
-from tests.unit.sim.test_world import all_is_well, cluster, hit, members, said, step_of
+from tests.unit.sim.test_world import all_is_well, cluster, hit, members, node, said, step_of
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import State
@@ -65,6 +65,17 @@ def test_killed_in_the_reduction_its_slots_become_debt_or_the_step_is_computed_a
     assert bool(said(world, "reduces again step")) == (policy is not Policy.STRICT)
     assert max(owed) == {Policy.SHRINK: 2, Policy.CONSTANT: 4, Policy.STRICT: 0}[policy]
     assert owed[-1] == 0
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("policy", [Policy.CONSTANT, Policy.STRICT])
+def test_killed_in_the_reduction_its_streams_stay_where_they_are_or_the_step_is_computed_again(policy: Policy) -> None:
+    world = full(data=DataOptions(policy, 5, 1), streams=True)
+    hit(world, "trap_crash", "g1", other="reduce")
+    world.run_for(0.5)
+    assert bool(said(world, "reduces again step")) == (policy is Policy.CONSTANT)
+    counts = node(world, "g0").ranks[0].step.data.counts
+    assert [max(counts) - count for count in counts] == ([0, 0, 1, 1, 0] if policy is Policy.CONSTANT else [0] * 5)
     assert all_is_well(world)
 
 
