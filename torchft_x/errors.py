@@ -16,6 +16,7 @@
     │   ├── LeafError(TypeError)       a leaf of the state dict can't be sent; names its path
     │   └── UnsavedError               the last checkpoint of a training could not be written
     └── StepError(RuntimeError)        training can't go on (e.g. too many failed commits in a row)
+        └── FaultyError                this group computes other bits than the others; it is not restarted
 
 Each message is one sentence that names what failed, where, and what to do.
 """
@@ -91,6 +92,10 @@ class UnsavedError(TransferError):
 
 class StepError(TorchftXError, RuntimeError):
     """Training can't go on."""
+
+
+class FaultyError(StepError):
+    """This group computes wrong bits, probably because of its hardware. A script that ends with it has exit code 71."""
 
 
 def first_line(error: BaseException) -> str:

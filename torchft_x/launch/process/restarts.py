@@ -10,6 +10,7 @@
   If its type points to a typo or a missing module there is no second try; after the same one twice in a row, no third.
 * Exit code 73 (`EX_CANTCREAT`) means that the result can't be written. The training is lost, and another try would lose it
   again.
+* Exit code 71 (`EX_OSERR`) means that the other groups found its results wrong. Another try would compute on the same host.
 * The first restart comes at once. After several attempts in a row without progress there is a back-off, which grows.
 """
 
@@ -37,6 +38,7 @@ OWN_FAULTS = (
 FAULTS = frozenset(["ImportError", "IndentationError", "ModuleNotFoundError", "NameError", "SyntaxError", "TabError"])
 """Exceptions that a script raises again in every run."""
 UNSAVED = 73  # EX_CANTCREAT of sysexits.h
+FAULTY = 71  # EX_OSERR
 USAGE = 2  # exit code for a mistake in the arguments: argparse's, ours, and by custom most programs'
 
 
@@ -104,7 +106,12 @@ class AttemptEnd:
     @property
     def explained(self) -> bool:
         """Whether the cause is known, from the program or the person who asked for it, so that no evidence is collected."""
-        return self.asked or bool(self.fault) or self.code == UNSAVED or (self.code == USAGE and not self.progress)
+        return (
+            self.asked
+            or bool(self.fault)
+            or self.code in (UNSAVED, FAULTY)
+            or (self.code == USAGE and not self.progress)
+        )
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,8 @@ class RestartPolicy:
             return GiveUp(f"{end.reason}, a mistake in its arguments or settings{end.said}")
         if end.code == UNSAVED:
             return GiveUp(f"{end.reason}: it can't write its result{end.said}")
+        if end.code == FAULTY:
+            return GiveUp(f"{end.reason}: its host computes wrong results{end.said}")
         if again or fault.partition(":")[0] in FAULTS:
             twice = " twice" if again else ""
             when = "after it had finished" if end.after_end else "before it made a Manager"

@@ -7,12 +7,12 @@ import os
 import pytest
 
 from tests.process.programs import python
-from torchft_x.errors import ConfigError, RefusedError, StepError, UnsavedError
+from torchft_x.errors import ConfigError, FaultyError, RefusedError, StepError, UnsavedError
 from torchft_x.train.setup.excepthook import exit_code
 
 SCRIPT = """
 import atexit
-from torchft_x.errors import RefusedError, UnsavedError
+from torchft_x.errors import FaultyError, RefusedError, UnsavedError
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 end_with_a_sentence(); end_with_a_sentence()
 atexit.register(print, "at exit")
@@ -24,6 +24,7 @@ atexit.register(print, "at exit")
     [
         ("RefusedError('No.')", 2, "torchft_x: No.\n"),
         ("UnsavedError('Lost.')", 73, "torchft_x: Lost.\n"),
+        ("FaultyError('Wrong.')", 71, "torchft_x: Wrong.\n"),
         ("KeyError('x')", 1, "KeyError: 'x'\n"),
     ],
 )
@@ -41,6 +42,7 @@ def test_an_uncaught_refusal_is_final(raised: str, code: int, err: str) -> None:
         (RefusedError("No."), 2),
         (ConfigError("Not so."), 2),
         (UnsavedError("Lost."), os.EX_CANTCREAT),
+        (FaultyError("Wrong."), os.EX_OSERR),
         (StepError("It failed."), 1),
     ],
 )

@@ -108,6 +108,15 @@ def test_a_result_that_cannot_be_written_is_not_trained_again() -> None:
     assert unsaved.explained
 
 
+def test_a_host_that_computes_wrong_results_gets_no_other_attempt() -> None:
+    """However long it has trained before, and whatever budget is left."""
+    faulty = replace(failed(3600.0, progress=True, words=("torchft_x: Its host computes wrong results.",)), code=71)
+    assert RestartPolicy(RestartRules()).ended(faulty, 0.0) == GiveUp(
+        "worker 0 exited with code 1: its host computes wrong results: torchft_x: Its host computes wrong results."
+    )
+    assert faulty.explained
+
+
 def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:
     restarts = RestartPolicy(RestartRules(loop=3, max_restarts=100))
     for i in range(5):
