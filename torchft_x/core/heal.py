@@ -52,6 +52,7 @@ class QuorumPlan:
     mirrors: tuple[Member, ...] = ()  # members of `sources` that send parts of the state beside sources[0]
     mirror_of: tuple[int, ...] = ()  # replica ranks that fetch parts from this member as a mirror
     carriers: tuple[str, ...] = ()  # replica ids of the members at the top, in replica rank order
+    hosts: tuple[str, ...] = ()  # name or address of each member's host, in replica rank order
 
     @property
     def offers(self) -> bool:
@@ -126,6 +127,7 @@ def plan(
         mirrors=tuple(members[i] for i in mirrors_of.get(own, ())),
         mirror_of=tuple(r for r, choice in mirrors_of.items() if own in choice),
         carriers=tuple(replica_ids[i] for i in at_top),
+        hosts=tuple(m.address.rpartition("/")[2].rpartition(":")[0] for m in members),
     )
 
 

@@ -13,8 +13,10 @@ from torchft_x.core.cross_group_vote import (
     CrossVote,
     objection,
     roll_call_answer,
+    roll_call_follows,
     roll_call_row,
     row,
+    slots_differ,
     states_differ,
     wrong_states,
 )
@@ -72,7 +74,8 @@ def test_it_passes_exactly_if_all_carriers_say_the_same_yes(cast: list[CrossVote
     assert all(len(row(v)) == WIDTH for v in cast)
 
 
-states = st.lists(st.sampled_from([0, 1, 1 << 32, 2**64 - 1]), min_size=1, max_size=6)
+digests = st.sampled_from([0, 1, 1 << 32, 2**64 - 1])
+states = st.lists(digests, min_size=1, max_size=6)
 
 
 @given(states)
@@ -86,10 +89,25 @@ def test_states_that_differ_are_found(held: list[int]) -> None:
 
 
 @given(states)
-def test_a_roll_call_tells_what_each_member_holds(held: list[int]) -> None:
+def test_gradients_of_a_slot_that_differ_are_found(computed: list[int]) -> None:
+    """0: not computed."""
+    least = [min(column) for column in zip(*(row(YES, 0, slot) for slot in computed), strict=True)]
+    assert slots_differ(least) is roll_call_follows(least) is (len({s for s in computed if s}) > 1)
+    assert objection(least) == ("members have computed different gradients of one slot" if slots_differ(least) else "")
+
+
+def test_one_member_can_call_the_roll() -> None:
+    rows = [row(YES, 5, 6), row(YES, 5, 6, calls=True), row(None)]
+    least = [min(column) for column in zip(*rows, strict=True)]
+    assert roll_call_follows(least)
+    assert objection(least) == ""
+
+
+@given(st.lists(st.tuples(digests, digests), min_size=1, max_size=6))
+def test_a_roll_call_tells_what_each_member_holds(held: list[tuple[int, int]]) -> None:
     answers = []
     for turn in range(len(held)):
-        rows = [roll_call_row(state if member == turn else 0) for member, state in enumerate(held)]
+        rows = [roll_call_row(*(both if member == turn else (0, 0))) for member, both in enumerate(held)]
         answers.append(roll_call_answer([min(column) for column in zip(*rows, strict=True)]))
     assert answers == held
 

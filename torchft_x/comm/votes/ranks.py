@@ -26,11 +26,12 @@ from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, Unrea
 
 _AWAKE = 0.00003  # seconds of polling before a sleep; see `comm.votes.mesh`
 _TICK = 0.05  # seconds until `end` is noticed while the ranks connect
-_VOTE = struct.Struct("!BIqqQQ")  # flags, contributors, quorum, step, digest, state
+_VOTE = struct.Struct("!BIqqQQQ")  # flags, contributors, quorum, step, digest, state, slot
 _WORD = struct.Struct("!BHHqq")  # kind, flags, bytes of the reason that follows, quorum, step
 _DECISION, _START = 1, 2  # kinds of messages from rank 0
 _OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
-_YES, _OPEN, _ALONE, _DIFFER, _WRONG = 1, 2, 4, 256, 512  # flags of a message from rank 0
+_YES, _OPEN, _ALONE = 1, 2, 4  # flags of a message from rank 0
+_DIFFER, _WRONG, _CHECKED, _FAULTY = 256, 512, 1024, 2048
 _COPIES = 3  # position of the five bits about copies
 _OF_COPIES = 31
 _MAX_REASON = 1000  # bytes
@@ -49,6 +50,7 @@ class RankVote:
     left: bool = False  # it has given the step up, and waits for no decision
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.CopyVote`
     state: int = 0  # digest of its initial state, 64 bits, unsigned; 0: not compared
+    slot: int = 0  # digest of the gradient of the compared slot, 64 bits, unsigned; 0: not computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Decision:
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.CopyDecision`
     differ: bool = False  # the groups hold different states
     wrong: bool = False  # and this group's state is not that of most groups
+    checked: bool = False  # gradients of the compared slot differ, or have differed and the faulty group is known
+    faulty: bool = False  # and this group computes wrong ones
 
 
 class Hub(VoteEndpoint):
@@ -107,6 +111,7 @@ class Hub(VoteEndpoint):
         reason = decision.reason.encode(errors="replace")[:_MAX_REASON]
         flags = _YES * decision.commit | _OPEN * decision.undecided | decision.copies << _COPIES
         flags |= _DIFFER * decision.differ | _WRONG * decision.wrong
+        flags |= _CHECKED * decision.checked | _FAULTY * decision.faulty
         self._tell(_WORD.pack(_DECISION, flags, len(reason), quorum, step) + reason)
         self.owes_start = decision.commit
 
@@ -141,12 +146,12 @@ class Hub(VoteEndpoint):
                     raise self._broken(rank, "connection closed by the other side")
                 heard = self._heard[rank] = heard + got
                 continue
-            flags, contributors, its_quorum, its_step, digest, state = _VOTE.unpack(heard)
+            flags, contributors, its_quorum, its_step, digest, state, slot = _VOTE.unpack(heard)
             self._heard[rank] = heard = b""
             if (its_quorum, its_step) == (quorum, step):
                 left, broken = bool(flags & _LEFT), bool(flags & _BROKEN)
                 ok, copies = bool(flags & _OK), flags >> _COPIES
-                return RankVote(quorum, step, ok, broken, digest, contributors, left, copies, state)
+                return RankVote(quorum, step, ok, broken, digest, contributors, left, copies, state, slot)
             if (its_quorum, its_step) > (quorum, step):
                 words = f"it votes on step {its_step} of quorum {its_quorum}, this group on step {step} of {quorum}"
                 raise self._broken(rank, words)
@@ -232,7 +237,7 @@ class Spoke:
                 self.expects_start = bool(flags & _YES)
                 return Decision(
                     bool(flags & _YES), reason, bool(flags & _OPEN), flags >> _COPIES & _OF_COPIES,
-                    bool(flags & _DIFFER), bool(flags & _WRONG),
+                    bool(flags & _DIFFER), bool(flags & _WRONG), bool(flags & _CHECKED), bool(flags & _FAULTY),
                 )  # fmt: skip
 
     def leave(self, quorum: int, step: int) -> None:
@@ -268,7 +273,7 @@ class Spoke:
     def _say(self, v: RankVote) -> None:
         flags = _OK * v.ok | _BROKEN * v.broken | _LEFT * v.left | v.copies << _COPIES
         try:
-            self._sock.sendall(_VOTE.pack(flags, v.contributors, v.quorum, v.step, v.digest, v.state))
+            self._sock.sendall(_VOTE.pack(flags, v.contributors, v.quorum, v.step, v.digest, v.state, v.slot))
         except OSError as e:
             raise self._broken(e) from None
 

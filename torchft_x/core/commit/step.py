@@ -304,6 +304,11 @@ class Step:
         self._need(StepPhase.VOTING)
         self.torn = True
 
+    def forbid_redo(self) -> None:
+        """Record that the gradients in hand may be wrong, so that the step must be computed again."""
+        self._need(StepPhase.VOTING)
+        self._redone = self._max_redo
+
     def decision_lost(self) -> None:
         """Record that the group's decision did not arrive. The group may have committed without this rank, which must stop."""
         self._need(StepPhase.VOTING)

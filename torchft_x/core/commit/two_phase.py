@@ -182,6 +182,7 @@ class TwoPhaseCommit:
         if (event.step, event.quorum_id) != (self._step, self._quorum_id):
             return _decided(event.call, f"no vote between groups on step {event.step} is under way.")
         self._step = None
+        self.prepared = None if event.refuted else self.prepared
         why = self._abstains or ("" if event.ok else "the vote between groups has not passed.") or late
         return _decided(event.call, why)
 

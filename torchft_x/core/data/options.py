@@ -32,6 +32,7 @@ class DataOptions:
     tail: Tail = Tail.WRAP
     weight: int = 1  # this group's weight in the sharing of slots; may differ between groups
     reproducible: bool = False  # slots are summed in the order of `core.data.reduction_tree`
+    check_every: int = 0  # steps between two comparisons of a slot's gradient (`core.commit.slot_check`); 0: none
     period: int = 0  # inner steps between two exchanges of groups that train apart; 0: every step is a commit
 
     def used(self, length: int) -> int:

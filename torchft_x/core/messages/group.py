@@ -70,6 +70,7 @@ class CrossVoteEnded:
     step: int
     quorum_id: int
     ok: bool
+    refuted: bool = False  # the result is wrong: no group has committed it, and none may
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchft_x.core.types import State
-from torchft_x.train.context.tensor_digest import TURNS, WHOLE_BYTES, fold, sum_words
+from torchft_x.train.context.tensor_digest import TURNS, WHOLE_BYTES, fold, read_sums, sum_words
 from torchft_x.transfer.format.flatten import is_dtensor
 
 EVERY = 8
@@ -43,7 +43,7 @@ class CommittedState:
         self._sources: list[Callable[[], Iterable[Held]]] = []  # yield the compared tensors
         self._modules: list[nn.Module] = []  # modules that name the parameters
         self._versions = 0  # sum of the parameters' versions when the step started
-        self._turn = 0  # selects the part that is compared
+        self._turn: int | None = 0  # selects the part that is compared; None: all
         self._sums: list[torch.Tensor] = []  # digests of the tensors compared in this step; empty: none
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -63,12 +63,15 @@ class CommittedState:
         """Use the parameter names of `module` in messages."""
         self._modules.append(module)
 
-    def start_step(self, state: State) -> None:
-        """Take the present tensors for those of `state`, and start to compare a part of them, if that is due."""
+    def start_step(self, state: State, whole: bool | None = None) -> None:
+        """Take the present tensors for those of `state`, and start to compare a part of them, if that is due.
+
+        `whole`: compare all of them (True) or nothing (False), whatever is due.
+        """
         self._versions = self._count_versions()
         turn, rest = divmod(state.step, EVERY)
-        due = self._compares and turn > 0 and rest == 0
-        self._turn = turn
+        due = self._compares and (turn > 0 and rest == 0 if whole is None else whole)
+        self._turn = None if whole else turn
         self._sums = [sum_words(t, turn) for _, _, t in self._part()] if due else []
 
     def moved(self) -> bool:
@@ -84,14 +87,14 @@ class CommittedState:
 
     def digest(self) -> int:
         """Return the 64-bit digest of this step's comparison, equal in all groups; 0 if nothing is compared."""
-        return fold(self._values()) or 1 if self._sums else 0
+        return fold(read_sums(self._sums)) or 1 if self._sums else 0
 
     def first_difference(self, pg: Any, timeout: float) -> str:
         """Return the name of the first compared tensor that differs among the members of `pg`; empty if none does.
 
         All members must call it, whether they compare or not. Raises the errors of `pg`.
         """
-        values = self._values()
+        values = read_sums(self._sums)
         if len(values) > _SLOTS:
             values[_SLOTS - 1 :] = [fold(values[_SLOTS - 1 :])]
         halves = [(v ^ v >> 32) & 0xFFFFFFFF for v in values]  # so that their negatives fit too
@@ -111,19 +114,10 @@ class CommittedState:
     def _count_versions(self) -> int:
         return sum([p._version for optimizer in self._optimizers for p in _parameters(optimizer)])
 
-    def _values(self) -> list[int]:
-        """Return the started sums as 64 bits each, after waiting for each device once."""
-        values = [0] * len(self._sums)
-        for device in {total.device for total in self._sums}:
-            indexes = [i for i, total in enumerate(self._sums) if total.device == device]
-            for i, value in zip(indexes, torch.stack([self._sums[i] for i in indexes]).tolist(), strict=True):
-                values[i] = value & 0xFFFFFFFFFFFFFFFF
-        return values
-
     def _part(self) -> Iterator[Held]:
-        """Yield each large tensor, of which `sum_words` reads a sixteenth, and a sixteenth of the small ones."""
-        held = (h for source in self._sources for h in source())
-        return (h for i, h in enumerate(held) if i % TURNS == self._turn % TURNS or h[2].nbytes > WHOLE_BYTES)
+        """Yield each large tensor, of which `sum_words` reads a sixteenth, and a sixteenth of the small ones; or all."""
+        held, turn = (h for source in self._sources for h in source()), self._turn
+        return (h for i, h in enumerate(held) if turn is None or (i - turn) % TURNS == 0 or h[2].nbytes > WHOLE_BYTES)
 
     def _names(self) -> Iterator[str]:
         """Yield the names of the compared tensors, in order."""

@@ -327,7 +327,8 @@ class Reducer:
                 p.grad = None
             self._add_slot()
             next_slot = self._steps.data.next_slot
-            if next_slot is not None and not self._sharded and (left := self._sums.left(next_slot)):
+            alone = self._sharded or self._steps.data.compares(next_slot)
+            if next_slot is not None and not alone and (left := self._sums.left(next_slot)):
                 self._left = left
                 for p, grad in zip(self._params, left, strict=True):
                     p.grad = grad
@@ -342,9 +343,12 @@ class Reducer:
         return bool(self._left) and index not in self._came and self._params[index].grad is self._left[index]
 
     def _add_slot(self) -> None:
-        """Add the taken gradient to the sums of the step's slots."""
-        if self._steps.data.slot is not None:
-            self._sums.add(self._steps.data.slot, self._local)
+        """Add the taken gradient to the sums of the step's slots, unless it was computed only to compare it."""
+        data = self._steps.data
+        if data.compares(data.slot):
+            data.compare(self._local)
+        if data.slot is not None and data.counts:
+            self._sums.add(data.slot, self._local)
         self._left = ()
         self._came.clear()
 

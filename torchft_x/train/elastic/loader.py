@@ -65,7 +65,7 @@ class ElasticLoader(ElasticSampler):
         """
         dealt = None
         for i, micro in enumerate(super().step()):
-            if not micro.counts:
+            if self._manager.steps.data.slot is None:
                 if self._spared is None:  # workers start with it: in a rehearsal no other group waits for that
                     self._spared = self._prefetch.get(micro.samples, repeat(micro.samples))
                 yield replace(micro, batch=self._spared)

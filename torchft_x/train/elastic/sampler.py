@@ -35,7 +35,7 @@ class Micro:
 
     samples: list[Sample]
     counts: bool = True
-    """Whether its gradient is in the result of the step. If not, any samples do."""
+    """Whether its gradient is in the result of the step. If not, it must be computed like any other."""
     batch: Any = None
     """The collated samples; None if only a sampler is used."""
 
@@ -93,6 +93,8 @@ class ElasticSampler:
         reproducible: sum the slots in a fixed order. The parameters then have the same bits for any number of groups and any
             losses, given equal hardware, threads and deterministic kernels. Takes policy "strict". Torch's random
             generators are seeded by (seed, step, slot) before each micro batch, so that dropout is alike, too.
+        check_every: steps, at least 2, between two steps in which another group also computes one slot of a group, so that a
+            group whose hardware computes wrong gradients is found and ends (docs/data.md); 0: none. Takes `reproducible`.
         weight: this group's weight in the sharing of slots, such as 2 for hardware that is twice as fast.
 
     Raises:
@@ -115,12 +117,17 @@ class ElasticSampler:
         ranks: int = 1,
         weight: int = 1,
         reproducible: bool = False,
+        check_every: int = 0,
     ) -> None:
         options = _options(length, micro_batch, global_batch, policy, tail, ranks, weight)
         if reproducible:
             if options.policy is not Policy.STRICT or options.tail is Tail.SHORT:
                 raise ConfigError("reproducible=True needs the policy 'strict' and the tail 'wrap' or 'drop'.")
-            options = replace(options, reproducible=True)
+            options = replace(options, reproducible=True, check_every=check_every)
+        if check_every and (check_every < 2 or not reproducible or not manager.context.options.commit_vote):
+            raise ConfigError(
+                f"check_every={check_every} needs reproducible=True, commit_vote=True, and a number of at least 2."
+            )
         if not 0 <= rank < ranks:
             raise ConfigError(f"rank {rank} is not among the {ranks} ranks that share a slot.")
         self._manager, self._options = manager, options
@@ -128,7 +135,8 @@ class ElasticSampler:
         self._rank, self._ranks = rank, ranks
         manager.steps.data.use(DataState(seed, length, digest), options)
         sizes = f"{length} samples, {options.slots} slots of {micro_batch}"
-        order = {"seed": seed, "shuffle": shuffle, "policy": policy, "tail": tail, "reproducible": reproducible}
+        order: dict[str, object] = {"seed": seed, "shuffle": shuffle, "policy": policy, "tail": tail}
+        order |= {"reproducible": reproducible, "check_every": check_every}
         manager.declare(ORDER, sizes, [f"{name} {value}" for name, value in {**order, "digest": digest}.items()])
 
     @property
@@ -160,7 +168,7 @@ class ElasticSampler:
             data.begin(dealt, slot, next_slot)
             if self._options.reproducible:
                 torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot))
-            yield micro
+            yield replace(micro, counts=False) if slot == dealt.extra else micro
 
     def micro(self, data: Position, options: DataOptions, slot: int) -> Micro:
         """Return this rank's part of a slot of the step at `data`."""

@@ -21,15 +21,22 @@ class Dealt:
     deal: Deal
     later: Deal  # deal of the next steps, unless the quorum changes
     number: int | None  # this group's number among the contributors; None: it contributes zeros
+    compared: int | None = None  # slot whose gradient is compared with that of other groups
 
     @property
     def slots(self) -> list[int]:
-        """Slots that this group computes, in rising order."""
-        return members(self.data.present(self.deal.share(self.number), self.options))
+        """Slots that this group computes: `extra`, then its own ones in rising order."""
+        own = members(self.data.present(self.deal.share(self.number), self.options))
+        return own if self.extra is None else [self.extra, *own]
+
+    @property
+    def extra(self) -> int | None:
+        """Slot of another group, computed to compare its gradient, which does not count."""
+        return None if self.compared in members(self.deal.share(self.number)) else self.compared
 
     def upcoming(self) -> Iterator[tuple[Position, int]]:
         """Yield the slots of the next steps, if no group is lost or joins. Endless, or empty."""
-        step = self
+        step = replace(self, compared=None)
         while self.later.share(self.number):
             step = replace(step, data=step.data.commit(step.deal.slots, step.options), deal=self.later)
             yield from ((step.data, slot) for slot in step.slots)
@@ -43,6 +50,7 @@ class DealtApart:
     options: DataOptions
     step: int  # inner steps since the last exchange
     lane: int
+    compared = extra = None  # groups that train apart have different gradients
 
     @property
     def slots(self) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import torch
 
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.options import DataOptions
@@ -12,6 +14,7 @@ from torchft_x.core.data.reduction_tree import Node, nodes_of
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.context.context import RankContext
+from torchft_x.train.context.tensor_digest import fold, read_sums, sum_words
 from torchft_x.train.step.dealt import Dealt, DealtApart
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ class StepData:
         self.next_slot: int | None = None  # slot of the next backward of the step; None: this is the last one
         self.reproducible = False  # slots are summed in a fixed order
         self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
+        self._sums: list[torch.Tensor] = []  # digests of the gradients of the slot that is compared; empty: none
         self._context = context
         self._steps = steps
         self._nodes: tuple[Deal, list[list[Node]]] | None = None  # nodes of the deal that was asked for last
@@ -45,7 +49,7 @@ class StepData:
 
     def start(self) -> None:
         """Begin a step, whose slots nobody has asked for yet."""
-        self.dealt, self.slot, self.next_slot = None, None, None
+        self.dealt, self.slot, self.next_slot, self._sums = None, None, None, []
 
     def deal(self) -> Dealt | DealtApart | None:
         """Return the slots of the current step, after waiting for its quorum; None in a rehearsal.
@@ -64,7 +68,8 @@ class StepData:
         with self._context.failures.lock:
             if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
                 raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
-            dealt = self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
+            compared = self._steps.check.slot(step.top, step.data_options, step.deal, step.rank)
+            dealt = self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank, compared)
             self.reproducible = step.data_options.reproducible
         self._warn_if_idle(dealt, role.quorum.id)
         return dealt
@@ -94,6 +99,24 @@ class StepData:
         if self.dealt is not dealt:
             raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")
         self.slot, self.next_slot = slot, next_slot
+
+    def compares(self, slot: int | None) -> bool:
+        """Return whether the gradient of this slot is compared with that of other groups (reproducible steps)."""
+        return slot is not None and self.dealt is not None and slot == self.dealt.compared
+
+    def compare(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Compute the digest of the present slot's gradient."""
+        # A gradient is missing here and all zeros there, and is -0.0 here and 0.0 there, if the script keeps zeros in `.grad`.
+        self._sums = [torch.zeros((), dtype=torch.int64) if g is None else sum_words(g + 0.0) for g in grads]
+
+    def digest(self) -> int:
+        """Return the 64-bit digest of the compared gradient; 0 if this rank has computed none."""
+        return fold(read_sums(self._sums)) or 1 if self._sums else 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether the gradient of the present slot is in the step's sum (reproducible steps)."""
+        return self.dealt is not None and self.slot != self.dealt.extra
 
     @property
     def deals(self) -> bool:

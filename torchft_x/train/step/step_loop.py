@@ -41,6 +41,7 @@ import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum.reduce import Scratch
+from torchft_x.core.commit.slot_check import SlotCheck, starts_whole
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
@@ -74,7 +75,8 @@ class StepLoop:
         self.reductions = Reductions(context, pg, keeps=redo)
         self.rehearsal = Rehearsal(context, wanted=rehearse)
         self._context = context
-        self._vote = StepVote(context)
+        self.check = SlotCheck()  # used by the training thread
+        self._vote = StepVote(context, self.check)
         self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the last
         self.waits = waits  # every round is awaited; may be changed before the first
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
@@ -108,7 +110,7 @@ class StepLoop:
         self._ended = self._failed = None
         self.data.start()
         in_hand, self._in_hand = self._in_hand, False
-        c.committed.start_step(c.step.state)
+        c.committed.start_step(c.step.state, starts_whole(self.check, c.step.state, c.step.data_options))
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return
@@ -324,7 +326,8 @@ class StepLoop:
             with self._context.failures.lock:
                 vote = self._context.step.vote()
             self._context.status.publish()
-            reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
+            results = [w.digest for w in self.reductions.works]
+            reply = self._vote.decide(vote, results, self.data.digest(), limit, meanwhile)
             if early and reply.commit:
                 self._passed = DecidedStep(round, vote, reply, len(self.reductions.works))
                 return None

@@ -1,7 +1,8 @@
 """The votes on a step: in the group, where rank 0 collects the ranks' votes, and between groups, where rank 0 votes.
 
 The votes compare the step's results, and every few commits the state that it starts from (`CommittedState`). If states
-differ, the step isn't committed, and groups whose state most others don't share copy it (`StepVote._find_wrong`).
+differ, the step isn't committed, and groups whose state most others don't share copy it. They also compare the gradients of
+a slot that several groups have computed (`core.commit.slot_check`). A group that computes wrong ones ends.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
+from torchft_x.core.commit.slot_check import CheckPhase, SlotCheck, compared_slot
 from torchft_x.core.commit.values import LocalVote
+from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages.group import CrossVoteEnded, GroupVote, VoteReply
 from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote
 from torchft_x.core.types import State, readable
-from torchft_x.errors import CollectiveError, DeadlineError, StepError
+from torchft_x.errors import CollectiveError, DeadlineError, FaultyError
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
@@ -33,6 +36,11 @@ _WRONG_AGAIN = (
     "load_state_dict may lose something, such as a moment's dtype. This group ends. If groups may differ, give all Managers "
     "compare_states=False."
 )
+_FAULTY = (
+    "From the same parameters and samples as other groups this group has computed another gradient, in step {step}. Its host {host} "
+    "probably computes wrong results: check its processors and memory before you train there again. This group ends and is not "
+    "restarted."
+)
 
 
 @dataclass(frozen=True)
@@ -46,29 +54,32 @@ class DecidedStep:
 
 
 @dataclass(frozen=True)
-class States:
-    """Result of a comparison of the groups' states."""
+class Comparison:
+    """Result of a comparison between groups."""
 
-    differ: bool
-    wrong: bool  # this group's state is not that of most groups
+    differ: bool = False  # the groups hold different states
+    wrong: bool = False  # and this group's state is not that of most groups
+    checked: bool = False  # gradients of one slot differ, or have differed and the faulty group is known
+    faulty: bool = False  # and this group computes wrong ones
 
 
-ALIKE = States(False, False)
+ALIKE = Comparison()
 
 
 class StepVote:
     """Votes for one rank, in its group and, on rank 0, between the groups."""
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, check: SlotCheck) -> None:
         self._context = context
+        self._check = check
         self._wrong = 0  # number of comparisons in a row that found this group's state wrong
 
     def decide(
-        self, vote: LocalVote, digests: list[int], limit: float, meanwhile: Meanwhile = lambda: None
+        self, vote: LocalVote, digests: list[int], slot: int, limit: float, meanwhile: Meanwhile = lambda: None
     ) -> VoteReply:
         """Vote, and return the outcome after at most `limit` seconds a round. `prepared` in it means undecided.
 
-        `meanwhile` may be called, once, while votes are on their way. Raises the error that kept the group's answer
+        `digests` are those of the results, `slot` that of the compared gradient (0: none). `meanwhile` may be called, once, while votes are on their way. Raises the error that kept the group's answer
         from coming; this rank then doesn't know the outcome.
         """
         c = self._context
@@ -78,14 +89,24 @@ class StepVote:
             torn, behind = c.step.torn, c.step.state != c.step.top
         copies = c.memory.vote(torn=torn, behind=behind).bits
         state = c.committed.digest() if vote.ok and c.options.commit_vote else 0
-        mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state)
+        mine = RankVote(
+            vote.quorum_id,
+            vote.step,
+            vote.ok,
+            broken,
+            digest,
+            size,
+            copies=copies,
+            state=state,
+            slot=slot if vote.ok else 0,
+        )
         try:
             if c.connection.spoke is not None:
                 reply = self._send_to_rank0(c.connection.spoke, mine, 2 * limit + TIMING.late_vote, meanwhile)
             elif c.connection.hub is None:
-                reply, states = self._vote_for_group({0: mine}, vote, limit, meanwhile)
+                reply, found = self._vote_for_group({0: mine}, vote, limit, meanwhile)
                 self._say_copies([mine], mine, reply)
-                self._compared(states)
+                self._compared(found)
             else:
                 reply = self._gather(c.connection.hub, mine, vote, limit, meanwhile)
         except Exception:
@@ -111,14 +132,14 @@ class StepVote:
     def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         decision = spoke.vote(mine, limit, meanwhile)
         self._hear_copies(CopyDecision.of(decision.copies), mine, commit=decision.commit)
-        self._compared(States(decision.differ, decision.wrong))
+        self._compared(Comparison(decision.differ, decision.wrong, decision.checked, decision.faulty))
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
     def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         """Collect the other ranks' votes, decide for the group, and send the decision to them."""
         try:
             votes = {0: mine, **hub.gather(mine.quorum, mine.step, limit)}
-            reply, states = self._vote_for_group(votes, vote, limit, meanwhile)
+            reply, found = self._vote_for_group(votes, vote, limit, meanwhile)
         except (CollectiveError, DeadlineError) as e:
             hub.decide(mine.quorum, mine.step, Decision(False, str(e)))
             if isinstance(e, DeadlineError) or self._context.failures.ended is not None:
@@ -126,9 +147,11 @@ class StepVote:
             self._context.failures.fail(e, mine.quorum)  # a rank is gone: the other groups must not wait for this group
             return VoteReply(False, str(e))
         copies = self._say_copies(votes.values(), mine, reply)
-        decision = Decision(reply.commit, reply.reason, reply.prepared, copies, states.differ, states.wrong)
+        decision = Decision(
+            reply.commit, reply.reason, reply.prepared, copies, found.differ, found.wrong, found.checked, found.faulty
+        )
         hub.decide(mine.quorum, mine.step, decision)
-        self._compared(states)
+        self._compared(found)
         return reply
 
     # --- copies in memory ----------------------------------------------------------------------------------------------
@@ -145,12 +168,26 @@ class StepVote:
     def _hear_copies(self, decision: CopyDecision, mine: RankVote, *, commit: bool) -> None:
         self._context.memory.receive(decision, State(mine.step + 1, mine.quorum) if commit else None)
 
-    # --- the state that the step starts from --------------------------------------------------------------------------
+    # --- comparisons --------------------------------------------------------------------------------------------------
 
-    def _compared(self, states: States) -> None:
-        """Log the first difference if the groups' states differ, and refute this group's state if it is wrong."""
-        if not states.differ:
-            return
+    def _compared(self, found: Comparison) -> None:
+        """Carry out what the comparison has found, on each rank of a group alike. Raises `FaultyError` in a faulty group."""
+        c = self._context
+        if found.checked:
+            self._check.advance(c.step.top)
+            with c.failures.lock:
+                c.step.forbid_redo()
+        if found.faulty:
+            plan = c.failures.plan
+            host = plan.hosts[plan.replica_rank] if plan is not None else ""
+            c.failures.ended = c.failures.ended or FaultyError(_FAULTY.format(step=c.step.top.step, host=host))
+            c.failures.raise_if_ended()
+        if found.differ:
+            self._check.reset()
+            self._states_differ(refuted=found.wrong)
+
+    def _states_differ(self, *, refuted: bool) -> None:
+        """Log the first difference between the groups' states, and refute this group's state if it is wrong."""
         c = self._context
         try:
             first = c.committed.first_difference(c.peers.pg, c.options.timeout)
@@ -158,43 +195,70 @@ class StepVote:
             c.log.warning("which tensor differs can't be found out: %s", e)
             first = ""
         if first:
-            why = f"the first tensor that differs on this rank is {first}"
-            c.log.error("%s", why)
-            c.events.emit("error", quorum=c.step.quorum_id, step=c.step.top.step, reason=why)
-        if not states.wrong:
+            self._report(f"the first tensor that differs on this rank is {first}")
+        if not refuted:
             return
         self._wrong += 1
         with c.failures.lock:
             c.step.mark_divergent()
             if self._wrong == _WRONG_MOST:
-                c.failures.ended = c.failures.ended or StepError(_WRONG_AGAIN.format(tensor=first or "another rank's"))
+                c.failures.ended = c.failures.ended or FaultyError(
+                    _WRONG_AGAIN.format(tensor=first or "another rank's")
+                )
         c.memory.drop()  # its copies hold the wrong state too
 
-    def _find_wrong(self, mine: int, limit: float) -> bool:
-        """Find the groups whose state differs from that of most groups. Return whether this group is one of them.
+    def _call_roll(self, minimum: list[int], mine: tuple[int, int], limit: float) -> Comparison:
+        """Find the groups whose state, or gradient of the compared slot, is wrong. `mine`: this group's digests of both.
 
-        All members must call it after the same vote, because each one sends its state in its turn of this roll call.
+        All members must call it after the same vote, because each one sends its digests in its turn of this roll call.
         """
         c, plan = self._context, self._context.failures.plan
         assert plan is not None, "it has voted in a quorum"
-        states = []
-        for member in range(plan.replica_world_size):
-            row = cross_group_vote.roll_call_row(mine if member == plan.replica_rank else 0)
-            states.append(cross_group_vote.roll_call_answer(c.peers.all_min.minimum(row, limit)))
+        states, slots = [], {}
+        for member, replica_id in enumerate(plan.replica_ids):
+            row = cross_group_vote.roll_call_row(*(mine if member == plan.replica_rank else (0, 0)))
+            state, slots[replica_id] = cross_group_vote.roll_call_answer(c.peers.all_min.minimum(row, limit))
+            states.append(state)
+        if not cross_group_vote.states_differ(minimum):
+            return self._judge_slots(plan, slots, differ=cross_group_vote.slots_differ(minimum))
         wrong = cross_group_vote.wrong_states(states)
         right = sum(map(bool, states)) - len(wrong)
-        who = ", ".join(readable(plan.replica_ids[member]) for member in wrong)
+        who = _listed(plan, [plan.replica_ids[member] for member in wrong])
         others = f"those of {right} others" if right > 1 else "that of another, and no majority says which is right"
-        why = f"the parameters or optimizer state of {who} differ from {others}: {who} copies them"
+        self._report(f"the parameters or optimizer state of {who} differ from {others}: {who} copies them")
+        checked = self._check.phase(c.step.top) is CheckPhase.ALL
+        return Comparison(differ=True, wrong=plan.replica_rank in wrong, checked=checked)
+
+    def _judge_slots(self, plan: QuorumPlan, digests: dict[str, int], *, differ: bool) -> Comparison:
+        """Report which groups compute wrong gradients, as far as the members' digests show it."""
+        step = self._context.step
+        phase, verdict = self._check.phase(step.top), self._check.report(step.top, digests)
+        if not differ and phase is not CheckPhase.ALL:
+            return ALIKE
+        assert step.data_options is not None, "a slot was compared"
+        slot = f"slot {compared_slot(step.top, step.data_options)} of step {step.top.step}"
+        who = _listed(plan, [replica_id for replica_id, digest in digests.items() if digest])
+        if verdict.wrong:
+            why = f"{_listed(plan, verdict.wrong)} computes wrong gradients: that of {slot} differs from that of {verdict.right} other"
+            why += " from the same parameters and samples. The faulty group ends and is not restarted"
+        elif phase is CheckPhase.PAIR:
+            why = f"{who} have computed different gradients of {slot}: the step is computed again, and that slot by all groups"
+        else:
+            why = f"{who} have computed different gradients of {slot}, and no majority says which is right; "
+            why += "more groups would say it, unless their hardware differs or their kernels are not deterministic. Training goes on"
+        self._report(why)
+        return Comparison(checked=True, faulty=plan.replica_ids[plan.replica_rank] in verdict.wrong)
+
+    def _report(self, why: str) -> None:
+        c = self._context
         c.log.error("%s", why)
-        c.events.emit("error", quorum=plan.quorum_id, step=c.step.top.step, reason=why)
-        return plan.replica_rank in wrong
+        c.events.emit("error", quorum=c.step.quorum_id, step=c.step.top.step, reason=why)
 
     # --- for the group ------------------------------------------------------------------------------------------------
 
     def _vote_for_group(
         self, said: dict[int, RankVote], vote: LocalVote, limit: float, meanwhile: Meanwhile
-    ) -> tuple[VoteReply, States]:
+    ) -> tuple[VoteReply, Comparison]:
         """Return the group's outcome from all its ranks' votes: prepare first (R12), then vote between the groups."""
         client = self._context.connection.client
         assert not isinstance(client, GroupClient), "only rank 0 speaks for its group"
@@ -210,23 +274,30 @@ class StepVote:
             left = ", ".join(str(rank) for rank, v in said.items() if v.left)
             why = f"group rank {left} asked for a new quorum instead of voting on step {vote.step}."
             return (VoteReply(reply.commit, why) if left else reply), ALIKE
-        digests = [v.state for _, v in votes]
-        state = fold(digests) if all(digests) else 0
-        why, states = self._vote_between_groups(reply, vote, state, limit, meanwhile)
-        final = client.vote(CrossVoteEnded(client.next_call(), vote.step, vote.quorum_id, not why))
-        return VoteReply(final.commit, why or final.reason, prepared=not final.commit and reply.row is not None), states
+        state, slot = (fold(d) if all(d) else 0 for d in ([v.state for _, v in votes], [v.slot for _, v in votes]))
+        why, found = self._vote_between_groups(reply, vote, (state, slot), limit, meanwhile)
+        refuted = bool(why) and found.checked
+        final = client.vote(CrossVoteEnded(client.next_call(), vote.step, vote.quorum_id, not why, refuted))
+        prepared = not (final.commit or refuted) and reply.row is not None
+        return VoteReply(final.commit, why or final.reason, prepared=prepared), found
 
     def _vote_between_groups(
-        self, reply: VoteReply, vote: LocalVote, state: int, limit: float, meanwhile: Meanwhile
-    ) -> tuple[str, States]:
-        """Return why the vote between the groups did not pass, as far as this rank knows; empty if it passed."""
-        c, states = self._context, ALIKE
+        self, reply: VoteReply, vote: LocalVote, mine: tuple[int, int], limit: float, meanwhile: Meanwhile
+    ) -> tuple[str, Comparison]:
+        """Return why the vote between the groups did not pass, as far as this rank knows; empty if it passed.
+
+        `mine`: digests of this group's state and of its gradient of the compared slot.
+        """
+        c, found = self._context, ALIKE
+        mine = (0, 0) if reply.row is None else mine
+        calls = self._check.phase(c.step.top) is CheckPhase.ALL
         try:
             limit = min(limit, c.waits.start_wait(time.monotonic(), connected=c.connection.link.connected))
             try:
-                minimum = c.peers.all_min.minimum(cross_group_vote.row(reply.row, state), limit, meanwhile)
-                if cross_group_vote.states_differ(minimum):
-                    states = States(True, self._find_wrong(state if reply.row is not None else 0, limit))
+                row = cross_group_vote.row(reply.row, *mine, calls=calls)
+                minimum = c.peers.all_min.minimum(row, limit, meanwhile)
+                if cross_group_vote.roll_call_follows(minimum):
+                    found = self._call_roll(minimum, mine, limit)
             finally:
                 c.waits.end_wait(time.monotonic())
         except Exception as e:
@@ -234,7 +305,13 @@ class StepVote:
             return f"the vote between the groups was not heard to the end: {e}", ALIKE
         objection = cross_group_vote.objection(minimum)
         if not objection:
-            return "", states
+            return "", found
         level = logging.ERROR if vote.ok else logging.INFO  # this rank's own no was logged before
         c.log.log(level, "step %s does not pass: %s", vote.step, objection)
-        return f"the groups do not agree: {objection}", states
+        return f"the groups do not agree: {objection}", found
+
+
+def _listed(plan: QuorumPlan, replica_ids: Collection[str]) -> str:
+    """Return the names of groups for people, with the hosts of those that are there."""
+    hosts = dict(zip(plan.replica_ids, plan.hosts, strict=True))
+    return " and ".join(readable(r) + (f" ({hosts[r]})" if hosts.get(r) else "") for r in replica_ids)

@@ -60,7 +60,7 @@ def test_group_1_copies_the_state_and_its_first_wrong_tensor_is_named(
         train(trainers, trainers[struck], index)
         leave(*trainers)
     assert {e["reason"] for e in emitted(run_dir, "error")} == {
-        f"the parameters or optimizer state of group group_1 differ from {others}: group group_1 copies them",
+        f"the parameters or optimizer state of group group_1 (127.0.0.1) differ from {others}: group group_1 (127.0.0.1) copies them",
         f"the first tensor that differs on this rank is {first}",
     }
     assert [e["group"] for e in emitted(run_dir, "heal_end")] == ["group_1"]
