@@ -19,6 +19,7 @@ from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError, FaultyError
 from torchft_x.observe.events import read_events
+from torchft_x.train.elastic.loader import ElasticLoader
 from torchft_x.train.elastic.sampler import ElasticSampler
 
 EVERY, SLOTS = 4, 8
@@ -223,6 +224,25 @@ def test_all_ranks_of_a_faulty_group_end(run_dir: Path, address: str) -> None:
 
     ends = two_by_two(address, body)
     assert [bool(end) for end in ends] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_loads_the_compared_slot(workers: int, pair_address: str) -> None:
+    def train(g: int) -> int:
+        trainer = Trainer(g, pair_address, net=model(7))
+        data, extra = ElasticLoader(trainer.manager, DATA, num_workers=workers, **DEALING), 0
+        while trainer.manager.current_step() < 2 * EVERY:
+            trainer.optimizer.zero_grad()
+            for micro in data.step():
+                assert torch.equal(micro.batch, DATA[micro.indices])
+                extra += not micro.counts
+                trainer.model(micro.batch).square().mean().backward()
+            trainer.finish_step()
+        data.close()
+        leave(trainer)
+        return extra
+
+    assert sum(run_threads(2, train)) >= 2  # two checks; and what doesn't count for another reason
 
 
 @pytest.mark.parametrize("wrong", [{"check_every": 1}, {"reproducible": False}])

@@ -56,9 +56,9 @@ class Carriers(Stage):
         (answer,) = self.vote(against=against, digests=digests, contributors=2, **fields)
         return answer
 
-    def cross(self, ok: bool = True, *, step: int = 4, quorum_id: int = 7) -> Any:
+    def cross(self, ok: bool = True, *, step: int = 4, quorum_id: int = 7, refuted: bool = False) -> Any:
         """End the vote between groups. Return the answer."""
-        (answer,) = self.feed(CrossVoteEnded(self.call(), step, quorum_id, ok))
+        (answer,) = self.feed(CrossVoteEnded(self.call(), step, quorum_id, ok, refuted))
         return answer
 
     def prepared(self) -> Carriers:
@@ -83,6 +83,14 @@ def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
     answer = s.votes(1)
     assert "not ok" in objection([min(x) for x in zip(row(answer.row), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
     assert s.cross() == VoteReply(False, "group rank 1 voted against step 4.", calls=(s.calls,))  # whatever rank 0 saw
+    join = s.fails()
+    assert (join.prepared, join.carried) == (None, (7,))
+
+
+def test_a_result_that_is_refuted_is_not_adopted() -> None:
+    """All groups hold the same result, so that the next quorum would adopt it."""
+    s = Carriers().prepared()
+    assert not s.cross(False, refuted=True).commit
     join = s.fails()
     assert (join.prepared, join.carried) == (None, (7,))
 
