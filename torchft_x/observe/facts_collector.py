@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from torchft_x.core.types import readable
@@ -26,6 +27,7 @@ from torchft_x.observe.view.facts import (
     Moment,
     copying,
 )
+from torchft_x.observe.view.slow_groups import STEPS
 
 TOLD = frozenset(["commit", "drop", "abort", "joined", "heal_begin", "heal_end", "error", "quorum"])
 """Events that are collected."""
@@ -49,6 +51,7 @@ class FactsCollector:
         # Quorum and participants of the newest commit that was taken.
         self._newest_commit: tuple[Any, Any] = (None, None)
         self._last = 0.0  # time of that commit (monotonic); 0.0: none
+        self._own: deque[float] = deque(maxlen=STEPS)  # seconds of this rank's own part of its newest steps
         self._copying: tuple[str, float] | None = None  # source and start (monotonic) of the copy
         self._say = say
         self._say_at = 0.0  # seconds of the copy after which the next line is due
@@ -77,6 +80,7 @@ class FactsCollector:
                 commits += 1
                 steps.add(event.get("duration"))
                 reductions.add(event.get("reduction"))
+                self._own.append(float(event.get("own") or 0.0))
                 moments += self._committed(event, at, ago)
             elif name == "drop":
                 drops += 1
@@ -99,6 +103,7 @@ class FactsCollector:
             heals=_counted(heals),
             moments=tuple(moments[-MOST_MOMENTS:]),
             copy=self._copy(now),
+            own=median(self._own) if commits and len(self._own) == STEPS else 0.0,
         )
         self.urgent = self.urgent or self._copying is not None
         return None if facts == NOTHING else facts

@@ -103,9 +103,11 @@ class WaitBudget:
         late = max(TIMING.lateness, LATENESS_FACTOR * own) if self._fixed is None else self._fixed
         return max(TIMING.ask_moment, late - self._waited)
 
-    def next_step(self, now: float) -> None:
-        """Record that a step has ended, committed or dropped."""
+    def next_step(self, now: float) -> float:
+        """Record that a step has ended, committed or dropped. Return the seconds of this rank's own part of it."""
+        own = self._own + (now - self._works_since if self._works_since is not None else 0.0)
         self._own, self._works_since, self._waited, self._waits_since = 0.0, now, 0.0, None
+        return own
 
     def start_wait(self, now: float, *, connected: bool = True) -> float:
         """Start a wait for other groups or for a quorum. Return the seconds that it may take.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torchft_x.observe.console import plural
 from torchft_x.observe.run.values import Loss, Run
+from torchft_x.observe.view.slow_groups import slower
 from torchft_x.units import amount, seconds
 
 STALE = 60.0  # seconds without an event after which an unfinished run does not count as running
@@ -94,6 +95,11 @@ def samples(run: Run) -> str:
     """Describe what became of the samples; '' if the script chose its data itself."""
     s = run.samples
     return "" if s is None else f"{s.committed:,} committed, {s.repeated:,} repeated, {s.debt:,} in debt"
+
+
+def slow(run: Run) -> list[str]:
+    """Return a sentence for each span of steps for which a group was slower than the others."""
+    return [f"Group {s.group} in steps {s.begin:,} to {s.end:,}: {slower(s.slower)}." for s in run.slow]
 
 
 def kinds(losses: Sequence[Loss]) -> str:

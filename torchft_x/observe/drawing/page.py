@@ -9,7 +9,7 @@ from typing import Any
 from torchft_x._version import __version__
 from torchft_x.observe import template
 from torchft_x.observe.console import plural
-from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, samples, state, usual, words
+from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, samples, slow, state, usual, words
 from torchft_x.observe.drawing.text import what
 from torchft_x.observe.run.values import Loss, Run, Span
 from torchft_x.units import amount, clock, seconds
@@ -32,7 +32,12 @@ def page(run: Run, now: float, other: Run | None = None) -> str:
     return template.report(
         {
             "title": _name(run),
-            "sentences": [state(run, now), *doubts(run), *([f"Samples: {samples(run)}."] if run.samples else [])],
+            "sentences": [
+                state(run, now),
+                *slow(run)[:20],
+                *doubts(run),
+                *([f"Samples: {samples(run)}."] if run.samples else []),
+            ],
             "figures": _tiles(run),
             "sections": [section for section in _sections(run, other) if len(section) > 1],
             "about": f"torchft_x {__version__}; {run.events:,} events of {run.run_dir}",

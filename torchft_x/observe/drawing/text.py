@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.observe.console import harmless, plural
-from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, ratio, samples, state, words
+from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, ratio, samples, slow, state, words
 from torchft_x.observe.run.values import Loss, Run
 from torchft_x.units import clock, seconds
 
@@ -22,7 +22,7 @@ def summary(run: Run, now: float, other: Run | None = None) -> str:
             f"{plural(len(run.losses), 'loss').replace('losss', 'losses')}: {kinds(run.losses)}",
             *_losses(run),
         ]
-    lines += [f"  {harmless(text, 400)}" for text in (*run.errors, *doubts(run))]
+    lines += [f"  {harmless(text, 400)}" for text in (*slow(run)[:_MOST], *run.errors, *doubts(run))]
     return "\n".join(lines)
 
 

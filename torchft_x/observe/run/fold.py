@@ -9,6 +9,7 @@ from torchft_x.observe.events import incomplete
 from torchft_x.observe.run import attempts, course, losses
 from torchft_x.observe.run.clocks import align
 from torchft_x.observe.run.reading import Note, RunFiles, read
+from torchft_x.observe.run.slow import slow
 from torchft_x.observe.run.values import Checkpoints, Host, Lineage, Run
 
 _ERRORS = 50  # sentences that are kept
@@ -48,6 +49,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
         goodput=course.goodput(steps),
         step_times=course.step_times(logs),
         samples=course.samples(steps),
+        slow=tuple(slow(logs)),
         dropped=len({(n.of.get("step"), n.of.get("quorum")) for n in notes if n.name == "drop"}),
         redone=len({n.of.get("step") for n in notes if n.name == "redo"}),
         rate=course.rate(steps),

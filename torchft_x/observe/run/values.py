@@ -147,6 +147,16 @@ class Lineage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slow:
+    """Span of steps for which a group's own part of a step took longer than that of the others."""
+
+    group: str
+    begin: int
+    end: int
+    slower: float  # largest part by which it took longer: 0.4 is 1.4 times as long
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     number: int = 0
     step: int | None = None  # step of the newest checkpoint
@@ -221,6 +231,7 @@ class Run:
     goodput: Goodput | None  # None: there are too few steps
     step_times: StepTimes | None
     samples: Samples | None  # None: the script chose its data itself
+    slow: tuple[Slow, ...]
     dropped: int  # number of dropped steps
     redone: int  # number of steps that were reduced again
     rate: tuple[float, ...]  # batches per second, in equal intervals of `trained`

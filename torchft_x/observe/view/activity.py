@@ -9,6 +9,7 @@ from torchft_x.core.types import readable
 from torchft_x.observe.view.attempts import GroupAttempts
 from torchft_x.observe.view.facts import Copy, copying
 from torchft_x.observe.view.losses import LossEntry
+from torchft_x.observe.view.slow_groups import slower
 
 DOES = (
     "trains",  # is in the quorum, and up to date
@@ -43,6 +44,7 @@ class GroupFacts:
     trouble: str  # why the group counts as lost in the job's outcome; '': it does not
     drains: bool  # whether the group was asked to leave
     copy: Copy | None = None  # copy of a state, as the group reports it
+    slower: float = 0.0  # by which part it is slower than the others; 0: it is not slow
 
 
 def activity(facts: GroupFacts, *, broken: str, undecided: str) -> tuple[str, str]:
@@ -88,7 +90,9 @@ def _by_member(facts: GroupFacts, broken: str, undecided: str) -> tuple[str, str
     if member.inside and broken:
         return "regroups", broken
     if member.inside:
-        return ("trains", "") if member.carrier else ("heals", _heals(member.source, facts.copy))
+        if member.carrier:
+            return "trains", slower(facts.slower) if facts.slower else ""
+        return "heals", _heals(member.source, facts.copy)
     if not member.connected:
         return "silent", f"its connection broke {member.heard:.1f} s ago"
     return ("rehearses", "makes its first step before it joins") if member.rehearses else ("starts", "")

@@ -69,6 +69,8 @@ class Facts:
     heals: Counted = Counted()
     moments: tuple[Moment, ...] = ()
     copy: Copy | None = None
+    own: float = 0.0
+    """Median seconds of the group's own part of its newest `slow_groups.STEPS` steps; 0: not known."""
 
 
 NOTHING = Facts()

@@ -38,13 +38,17 @@ def overview(
     job: Job,
     tally: Tally,
     copies: Mapping[str, Copy],
+    slow: Mapping[str, float],
     *,
     rate: float | None,
     unix: float,
     story: list[str],
 ) -> Json:
-    """Return the JSON-able overview. Times are unix seconds, ages seconds. `copies`: present copies by replica id."""
-    groups = _groups(view, history, attempts, job, copies)
+    """Return the JSON-able overview. Times are unix seconds, ages seconds.
+
+    By replica id: present `copies`, and by which part `slow` members are slower than the others.
+    """
+    groups = _groups(view, history, attempts, job, copies, slow)
     step = view.reached if view.quorum is not None else max((g["step"] or 0 for g in groups), default=0)
     return {
         "schema": SCHEMA,
@@ -112,7 +116,14 @@ def _state(view: View, job: Job, groups: list[Json]) -> str:
     return "finished" if groups and all(g["does"] in ("finished", "left") for g in groups) else "waiting"
 
 
-def _groups(view: View, history: History, attempts: AttemptTable, job: Job, copies: Mapping[str, Copy]) -> list[Json]:
+def _groups(
+    view: View,
+    history: History,
+    attempts: AttemptTable,
+    job: Job,
+    copies: Mapping[str, Copy],
+    slow: Mapping[str, float],
+) -> list[Json]:
     outcome = job.outcome or {}
     named = {*outcome, *(x.group for x in attempts if x.here or (job.outcome is None and x.finished is not None))}
     newest: dict[str, MemberView] = {}
@@ -127,10 +138,11 @@ def _groups(view: View, history: History, attempts: AttemptTable, job: Job, copi
     rows = []
     for group in by_number({*named, *newest, *gone}):
         trouble = str(outcome[group]["trouble"]) if group in outcome else ""
-        copy = copies.get(newest[group].replica_id) if group in newest else None
+        who = newest[group].replica_id if group in newest else ""
         seen = GroupFacts(
-            group, newest.get(group), attempts.get(group), out.get(group), trouble, group in job.drained, copy
-        )
+            group, newest.get(group), attempts.get(group), out.get(group), trouble, group in job.drained, copies.get(who),
+            slow.get(who, 0.0),
+        )  # fmt: skip
         rows.append(_row(seen, view))
     return rows
 
@@ -151,6 +163,7 @@ def _row(seen: GroupFacts, view: View) -> Json:
         "last_exit": "" if attempts is None else attempts.reason,
         "supervised": attempts is not None and attempts.here,
         "torchft": member is not None and member.unary,
+        "slower": seen.slower if does == "trains" and seen.slower else None,
         "copy": _copy(seen.copy) if does == "heals" and seen.copy is not None else None,
     }
 

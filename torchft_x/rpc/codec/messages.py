@@ -77,7 +77,11 @@ _COPY = Codec(
 FACTS = Codec(
     pb.Facts,
     facts.Facts,
-    limits={"commits": (limits.check_whole, "commits"), "drops": (limits.check_whole, "drops")},
+    limits={
+        "commits": (limits.check_whole, "commits"),
+        "drops": (limits.check_whole, "drops"),
+        "own": (limits.check_seconds, "own part of a step"),
+    },
     check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
 )
 _JOIN = Codec(pb.Join, lm.Join, apart=["traits"])  # the message has the traits in its member

@@ -95,6 +95,16 @@ def test_each_step_begins_anew() -> None:
     assert b.patience(40.0) == TIMING.lateness
 
 
+def test_the_own_part_of_a_step_is_without_its_waits() -> None:
+    b = WaitBudget(0.0, most=60.0)
+    b.start_wait(2.0)
+    b.end_wait(5.0)
+    assert b.next_step(6.0) == 3.0
+    b.start_wait(7.0)
+    assert b.next_step(9.0) == 1.0  # while it waits
+    assert b.next_step(9.5) == 0.5
+
+
 def test_a_wait_ends_once() -> None:
     b = WaitBudget(0.0, most=1000.0, fixed=100.0)
     b.start_wait(0.0)

@@ -25,6 +25,7 @@ class Shown:
         self.scene, self.history, self.attempts = Scene(**config), History(), AttemptTable()
         self.told = Tally()
         self.copies: dict[str, Copy] = {}
+        self.slow: dict[str, float] = {}
 
     def take(self, effects: list[Any]) -> None:
         lighthouse = self.scene.lighthouse
@@ -39,7 +40,9 @@ class Shown:
         view = s.lighthouse.view(s.now)
         told, copies = self.told, self.copies
         story = s.lighthouse.story(s.now)
-        found = overview(view, self.history, self.attempts, job, told, copies, rate=None, unix=s.now, story=story)
+        found = overview(
+            view, self.history, self.attempts, job, told, copies, self.slow, rate=None, unix=s.now, story=story
+        )
         assert json.loads(json.dumps(found)) == found | {
             "quorums": [{**q, "joined": list(q["joined"]), "gone": list(q["gone"])} for q in found["quorums"]]
         }
@@ -76,6 +79,15 @@ def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
     assert healing["more"] == "copies from 0:x: 3 GB of 10 GB (30 %), 1.5 GB/s"
     assert (healing["copy"]["bytes"], healing["copy"]["rate"]) == (3 * 10**9, 1.5e9)
     assert [q["reason"] for q in found["quorums"]] == ["the first quorum: group 0", "group 1 joined"]
+
+
+def test_a_slow_group_is_named() -> None:
+    shown = Shown()
+    shown.take(shown.scene.arrive("0:x"))
+    shown.slow = {"0:x": 0.42}
+    (group,) = shown.look()["groups"]
+    assert (group["does"], group["slower"]) == ("trains", 0.42)
+    assert group["more"] == "its own part of a step takes 42 % longer than that of the others"
 
 
 def test_groups_as_supervisors_name_them() -> None:

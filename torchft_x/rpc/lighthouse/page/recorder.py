@@ -20,6 +20,7 @@ from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.observe.view.facts import Copy, Facts, Tally
 from torchft_x.observe.view.history import History
 from torchft_x.observe.view.overview import Job, overview
+from torchft_x.observe.view.slow_groups import SlowGroups
 from torchft_x.observe.view.step_rate import StepRate
 
 FRESH = 0.5
@@ -39,6 +40,8 @@ class Recorder:
         self.attempts = AttemptTable()
         self.tally = Tally()
         self._copies: dict[str, tuple[float, Copy]] = {}  # by replica id: time of the report (monotonic), the copy
+        self._own: dict[str, float] = {}  # by replica id: newest report of its own part of a step, in seconds
+        self._slow = SlowGroups()
         self.job = ""  # the job's name; '': unknown
         self.address = ""  # the lighthouse's address; '' until it serves
         self.page = ""  # URL of the page; '': there is none
@@ -74,6 +77,8 @@ class Recorder:
     def record_moments(self, replica_id: str, facts: Facts) -> None:
         """Record a member's facts about itself."""
         self.tally.add(facts)
+        if facts.own:
+            self._own[replica_id] = facts.own
         if facts.moments:
             self.history.record_moments(replica_id, facts.moments, time.time())
         if facts.copy is not None:
@@ -105,13 +110,17 @@ class Recorder:
             return
         self._value, self._bytes = {}, b""  # freed first: this process would keep the memory of two overviews for good
         self._copies = {who: known for who, known in self._copies.items() if began - known[0] < _COPY_FRESH}
+        view = self._machine.view(began)
+        present = {m.replica_id for m in view.members if m.inside and not m.lost}
+        self._own = {who: seconds for who, seconds in self._own.items() if who in present}
         made = overview(
-            self._machine.view(began),
+            view,
             self.history,
             self.attempts,
             self._job(),
             self.tally,
             {who: copy for who, (_, copy) in self._copies.items()},
+            self._slow.poll(self._own),
             rate=self._rate.per_second(began),
             unix=time.time(),
             story=self._machine.story(began),
