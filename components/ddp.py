@@ -33,6 +33,7 @@ def ddp(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     name: str = "ddp",
     lighthouse: str = "",
     lighthouses: int = 1,
@@ -59,6 +60,7 @@ def ddp(
         nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
         min_replicas: no step is taken, and the job can't go on, with fewer groups
+        health: shell command, run before each start of a group; a host on which it fails is not used
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
         lighthouses: how many the job brings: with 2 or more the others stand by
@@ -83,6 +85,7 @@ def ddp(
         nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
+        health=health,
         name=name,
         lighthouse=lighthouse,
         lighthouses=lighthouses,

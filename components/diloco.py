@@ -33,6 +33,7 @@ def diloco(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     sync_steps: int = 10,
     num_fragments: int = 1,
     fragment_sync_delay: int = 0,
@@ -66,6 +67,7 @@ def diloco(
         nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
         min_replicas: no step is taken, and the job can't go on, with fewer groups
+        health: shell command, run before each start of a group; a host on which it fails is not used
         sync_steps: steps of a group between two exchanges of the same part of the model
         num_fragments: parts of the model that are exchanged in turn
         fragment_sync_delay: steps that an exchange may take in the background
@@ -95,6 +97,7 @@ def diloco(
         nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
+        health=health,
         sync_steps=sync_steps,
         num_fragments=num_fragments,
         fragment_sync_delay=fragment_sync_delay,

@@ -33,6 +33,7 @@ def ddp(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     name: str = "ddp",
     lighthouse: str = "",
     lighthouses: int = 1,
@@ -59,6 +60,7 @@ def ddp(
         nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
         min_replicas: no step is taken, and the job can't go on, with fewer groups
+        health: shell command, run before each start of a group; a host on which it fails is not used
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
         lighthouses: how many the job brings: with 2 or more the others stand by
@@ -83,6 +85,7 @@ def ddp(
         nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
+        health=health,
         name=name,
         lighthouse=lighthouse,
         lighthouses=lighthouses,
@@ -109,6 +112,7 @@ def hsdp(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     name: str = "hsdp",
     lighthouse: str = "",
     lighthouses: int = 1,
@@ -137,6 +141,7 @@ def hsdp(
         nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
         min_replicas: no step is taken, and the job can't go on, with fewer groups
+        health: shell command, run before each start of a group; a host on which it fails is not used
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
         lighthouses: how many the job brings: with 2 or more the others stand by
@@ -161,6 +166,7 @@ def hsdp(
         nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
+        health=health,
         name=name,
         lighthouse=lighthouse,
         lighthouses=lighthouses,
@@ -187,6 +193,7 @@ def diloco(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     sync_steps: int = 10,
     num_fragments: int = 1,
     fragment_sync_delay: int = 0,
@@ -220,6 +227,7 @@ def diloco(
         nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
         min_replicas: no step is taken, and the job can't go on, with fewer groups
+        health: shell command, run before each start of a group; a host on which it fails is not used
         sync_steps: steps of a group between two exchanges of the same part of the model
         num_fragments: parts of the model that are exchanged in turn
         fragment_sync_delay: steps that an exchange may take in the background
@@ -249,6 +257,7 @@ def diloco(
         nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
+        health=health,
         sync_steps=sync_steps,
         num_fragments=num_fragments,
         fragment_sync_delay=fragment_sync_delay,
@@ -281,6 +290,7 @@ def titan(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     name: str = "titan",
     lighthouse: str = "",
     lighthouses: int = 1,
@@ -310,6 +320,7 @@ def titan(
         nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
         min_replicas: no step is taken, and the job can't go on, with fewer groups
+        health: shell command, run before each start of a group; a host on which it fails is not used
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
         lighthouses: how many the job brings: with 2 or more the others stand by
@@ -335,6 +346,7 @@ def titan(
         nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
+        health=health,
         name=name,
         lighthouse=lighthouse,
         lighthouses=lighthouses,

@@ -55,6 +55,12 @@ def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") 
         Parameter("nodes_per_replica", "int", "1", "nodes (hosts, pods) of one group"),
         Parameter("max_restarts", "int", "10", "restarts of one group within an hour"),
         Parameter("min_replicas", "int", "1", "no step is taken, and the job can't go on, with fewer groups"),
+        Parameter(
+            "health",
+            "str",
+            '""',
+            "shell command, run before each start of a group; a host on which it fails is not used",
+        ),
         *more,
         Parameter("name", "str", f'"{name}"', "of the job, as the scheduler shows it"),
         Parameter(

@@ -173,6 +173,7 @@ class Timing:
 
     attempt_quick: float = 30.0  # a shorter attempt without a step counts towards a crash loop
     warm_after: float = 5.0  # from the start of an attempt until its warm parent imports for the next one
+    health: float = 60.0  # for the health command of a group's host
     warm_imports: float = 120.0  # for a warm parent to be ready for a first attempt, from a slow disk as well
     stand_by_pause: float = 0.5  # before a lighthouse that lost its lease restarts as a standby
     port_wait: float = 1.0  # for the port of a lighthouse that dies with its keeper

@@ -51,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         help="part of this host's memory for copies of the state, from which the job goes on when all its workers were killed; "
         f"by default {MEMORY:g}; 0: none ({env.MEMORY})",
     )  # fmt: skip
+    parser.add_argument(
+        "--health", default="", metavar="COMMAND", help="don't use this host if this shell command fails"
+    )
     parser.add_argument("--own_gpus", action="store_true", help="no other group uses the GPUs that this one sees")
     _add_common_options(parser)
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT|-m MODULE [ARG ...]"
@@ -86,6 +89,7 @@ def supervise(argv: list[str]) -> int:
             notice=_notice(local),
             memory=args.memory,
             hang_timeout=args.hang_timeout,
+            health=args.health,
             **_common(args),
         )
     except TorchftXError as e:

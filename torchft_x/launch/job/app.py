@@ -97,6 +97,7 @@ def _trainer(job: FtJob) -> FtRole:
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
     args += [*_lighthouses(job), *(["--own_gpus"] if job.trainer_resource.gpu > 0 else [])]
+    args += ["--health", _as_given(job.health)] if job.health else []
     program = ("-m", job.module) if job.module else (job.script,)
     args += ["--", *map(_as_given, (*program, *job.script_args))]
     return FtRole(

@@ -51,6 +51,7 @@ def ft_app(
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
+    health: str = "",
     lighthouse: str = "",
     lighthouses: int = 1,
     run_dir: str = "",
@@ -96,6 +97,7 @@ def ft_app(
             nodes_per_replica=nodes_per_replica,
             max_restarts=max_restarts,
             min_replicas=min_replicas,
+            health=health,
             lighthouse=addresses,
             lighthouses=lighthouses,
             lighthouse_from=source,
@@ -116,9 +118,7 @@ def ft_app(
             extra_roles=tuple(extra_roles),
             hooks=tuple(hooks),
         )
-        if not job.image:
-            check_here(job)
-        _warn_of_unused_gpus(job)
+        _check(job)
         return to_app(job)
 
 
@@ -190,8 +190,10 @@ def lighthouse_app(
         return render_lighthouse(job)
 
 
-def _warn_of_unused_gpus(job: FtJob) -> None:
-    """Print a warning if a node has more GPUs than workers. It is no error, because a worker may use several."""
+def _check(job: FtJob) -> None:
+    """Raise `ConfigError` if the job can't run. Print a warning if a node has more GPUs than workers, which may use several."""
+    if not job.image:
+        check_here(job)
     if job.unused_gpus:
         gpu = job.trainer_resource.gpu
         print(

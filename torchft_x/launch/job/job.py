@@ -124,6 +124,8 @@ class FtJob:
     """Largest number of restarts of a group within an hour."""
     min_replicas: int = 1
     """Least number of groups for a quorum and for a commit. The job fails when fewer are left."""
+    health: str = ""
+    """Shell command that fails on a host that must not be used; '' for none."""
     lighthouse: tuple[str, ...] = ()
     """Addresses of running lighthouses, one or several (docs/operate.md); () for the job's own."""
     lighthouses: int = 1

@@ -21,7 +21,7 @@ from torchft_x.launch.job.states import RUNNING
 from torchft_x.launch.plugin import common
 from torchft_x.launch.plugin.logs import follow
 from torchft_x.launch.schedulers import excepthook
-from torchft_x.launch.slurm import commands, options
+from torchft_x.launch.slurm import commands, options, store
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
@@ -178,6 +178,7 @@ def _response(now: JobStatus) -> DescribeAppResponse:
         for node in range(part.nodes):
             host = nodes[node] if node < len(nodes) else ""
             replicas.append(common.replica(part.role, part.number * part.nodes + node, said.state, host, words, code))
+    reasons += [f"{why}." for why in store.unhealthy(now.manifest.run_dir).values()]
     if now.state == "FAILED" and now.manifest.why:
         reasons.append(now.manifest.why)
     url = f"file://{os.path.abspath(now.manifest.run_dir)}"

@@ -11,9 +11,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torchft_x.arguments import option
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.unhealthy import UNHEALTHY
 from torchft_x.launch.slurm.rules.queue import comment
-from torchft_x.launch.slurm.store import WATCHER
+from torchft_x.launch.slurm.store import WATCHER, folder
 
 REPLICA = "@torchft_x_replica@"
 """Placeholder for the replica's number in arguments and in values of variables."""
@@ -81,6 +83,7 @@ def render(spec: RoleScript) -> str:
     own = [f"export {name}={_quote(value)}" for name, value in spec.env.items() if REPLICA in value]
     step = ["--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", *spec.srun_options]
     log = f'--output={shlex.quote(spec.log_dir)}"/{spec.role}-$number-%t.$me-r$attempt.log"'
+    unless_sick = "&& ! sick " if _sick(spec) else ""
     not_shared = (
         f"torchft_x: the run directory {spec.run_dir} is not on this node: it must lie on a file system that all nodes share; "
         "choose another --run_dir."
@@ -107,6 +110,7 @@ def render(spec: RoleScript) -> str:
             "TORCHFT_X_TASK",
             "told=",
             *_again(spec),
+            *_sick(spec),
             *_fence(spec),
             *_watch(spec),
             *_lighthouse(spec),
@@ -118,9 +122,10 @@ def render(spec: RoleScript) -> str:
             f'  srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
             "  step=$!",
             '  while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
-            f'  [ -z "$told" ] && [ "$code" -gt 128 ] && [ "$code" != 143 ] && [ $((starts += 1)) -le {_IN_PLACE} ] || break',
+            f'  [ -z "$told" ] {unless_sick}&& [ "$code" -gt 128 ] && [ "$code" != 143 ] && [ $((starts += 1)) -le {_IN_PLACE} ] || break',
             f'  echo "{spec.role} $number: its first process was killed (code $code); it is started again here, $(date -Is)"',
             "done",
+            *([f'[ -n "$told" ] || ! sick || {_submit_again(spec)} elsewhere || code=1'] if unless_sick else []),
             *_end_lighthouse(spec),
             *(['[ -z "$watch" ] || kill "$watch" 2>/dev/null'] if _watch(spec) else []),
             f'echo "{spec.role} $number (attempt $attempt) has ended with $code, $(date -Is)"',
@@ -145,11 +150,23 @@ def _again(spec: RoleScript) -> list[str]:
     """Return the function ``again``, which submits the part as a new job ahead of its time limit: a requeued one would wait."""
     said = next((option.partition("@")[2] for option in spec.options if option.startswith("--signal=")), "")
     ahead = said if said.isdecimal() else "60"
-    words = " ".join(map(shlex.quote, [spec.python, "-m", "torchft_x", "slurm-again", spec.run_dir, spec.role]))
     return [
         'again() { echo "$me: Slurm\'s time is nearly up; it is queued again"; '
-        f'{words} "$number" "$me" {ahead} || scontrol requeue "$me"; }}'
+        f'{_submit_again(spec)} {ahead} || scontrol requeue "$me"; }}'
     ]
+
+
+def _submit_again(spec: RoleScript) -> str:
+    """Return the command that submits the part anew, without its last argument."""
+    words = [spec.python, "-m", "torchft_x", "slurm-again", spec.run_dir, spec.role]
+    return f'{" ".join(map(shlex.quote, words))} "$number" "$me"'
+
+
+def _sick(spec: RoleScript) -> list[str]:
+    """Return the function ``sick``: whether the health command has failed on a node of this start. None without a command."""
+    if option(list(spec.command), "--health") is None:
+        return []
+    return [f'sick() {{ grep -qs "^$fence_name " {shlex.quote(str(folder(spec.run_dir) / UNHEALTHY))}/*; }}']
 
 
 def _watch(spec: RoleScript) -> list[str]:

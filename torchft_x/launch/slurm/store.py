@@ -25,6 +25,7 @@ from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.states import UnreadableError
+from torchft_x.launch.job.unhealthy import unhealthy_nodes
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 
 WATCHER = "watcher.json"
@@ -124,6 +125,11 @@ def lost_groups(run_dir: str | Path) -> dict[str, str]:
         return {end.group: end.sentence for end in parse((folder(run_dir) / "groups.json").read_text("utf-8")).ended}
     except (OSError, UnicodeDecodeError, ConfigError):
         return {}
+
+
+def unhealthy(run_dir: str | Path) -> dict[str, str]:
+    """Return the nodes that the job must not use, each with the reason (a clause)."""
+    return unhealthy_nodes(folder(run_dir))
 
 
 @contextmanager

@@ -31,13 +31,15 @@ class SupersededError(ConfigError):
 def submit_parts(controller: Controller, manifest: Manifest, parts: Sequence[Part], **options: Any) -> Manifest:
     """Submit parts of one role in one array, and return the changed manifest. `options` are those of `script.submission`.
 
-    The caller must know that their last jobs are over. The ids of those move to `Part.earlier`.
+    The caller must know that their last jobs are over. The ids of those move to `Part.earlier`. Nodes on which the health
+    command failed are excluded.
 
     Raise `SlurmError` or `ConfigError`, with the parts restored in the manifest. Raise `SupersededError` if another process
     has submitted one of them since `manifest` was read.
     """
     (role,) = {part.role for part in parts}
     ticket = secrets.token_hex(8)
+    options["exclude"] = list(dict.fromkeys([*options.get("exclude", ()), *store.unhealthy(manifest.run_dir)]))
     script = read_script(parts[0].script)
     text = submission(
         script,

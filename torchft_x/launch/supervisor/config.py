@@ -116,6 +116,8 @@ class SupervisorConfig(BaseConfig):
     memory: float = 0.0
     """Largest fraction of the host's memory, from 0 to 1, that all groups on it may take together for copies of their states.
     The copies outlive the workers; with 0 there are none."""
+    health: str = ""
+    """Shell command that fails on a host that must not run the group; '' for none."""
     own_gpus: bool = False
     """Whether the group has GPUs of its own on each node, and shares none with other groups."""
     warm_after: float = TIMING.warm_after

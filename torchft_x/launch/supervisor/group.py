@@ -5,6 +5,7 @@ A group over several nodes has one on each; coordination.py describes how they s
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torchft_x import env, log_lines
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
+from torchft_x.launch.job.unhealthy import ELSEWHERE, report_unhealthy
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
@@ -32,6 +34,7 @@ from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
+from torchft_x.launch.workers.health import failure
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
 
@@ -68,10 +71,28 @@ class Supervisor(BaseSupervisor):
 
     def _live(self, attempts: Attempts) -> AttemptEnd | None:
         """Run one attempt, and don't blame the script if it was fenced because its number was guessed too low."""
-        end = super()._live(attempts)
+        self._check_host()
+        end = None if self._stops.first is not None else super()._live(attempts)
         if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._number:
             return end
         return replace(end, own_doing=False)
+
+    def _check_host(self) -> None:
+        """Run the user's health command. If it fails, request a stop: the group ends, or moves to another host."""
+        config, stops, fence = self.config, self._stops, self.config.launch.fence
+        if not config.health:
+            return
+        environ = trainer_environment(config, self._environ)
+        why = failure(config.health, environ, self._scratch, lambda: stops.first is not None, stops.sleep)
+        if why and fence is not None:  # slurm_ft: the batch script submits the group anew
+            node = env.read(env.SLURM_NODE_NAME, None, self._environ) or socket.gethostname()
+            try:
+                report_unhealthy(Path(fence[0]).parent, node, fence[1], why)
+                stops.request(ELSEWHERE, why, from_outside=True)
+            except OSError as e:
+                why = f"{why}; no other host is asked for, as the run directory can't be written ({e.strerror})"
+        if why:
+            stops.request(1, why)
 
     def _next_attempt(self) -> int:
         self._guessed = self._first_number is None

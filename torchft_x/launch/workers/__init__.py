@@ -5,4 +5,5 @@
   has imported a worker's modules and forks workers. `warm_worker`: turns a forked process into a worker.
 * `warm_rules`: decides when an attempt may be forked, and which modules are imported before. `attempts_file`: a
   supervisor's report to its parent and to the supervisor that replaces it.
+* `health`: runs the user's command that decides whether this host may run an attempt.
 """

@@ -53,7 +53,7 @@ class ActionRunner:
             elif isinstance(action, a.SkipBeginTime):
                 self._kick(action)
             elif isinstance(action, a.LiftExclusions):
-                self._controller.exclude(action.part.job, _own_excluded(action.part))
+                self._controller.exclude(action.part.job, self._excluded(action.part))
                 self._reporter.say(
                     f"{action.part.name}: no other node is free; job {action.part.job} may use any again"
                 )
@@ -102,7 +102,7 @@ class ActionRunner:
 
     def _kick(self, action: a.SkipBeginTime) -> None:
         part = action.part
-        if self._controller.start_now(part.job, _own_excluded(part)):
+        if self._controller.start_now(part.job, self._excluded(part)):
             self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime")
 
     def _tell(self, action: a.ReportLost) -> None:
@@ -114,7 +114,6 @@ class ActionRunner:
         for name, why in action.lost.items():
             self._reporter.say(f"{'group ' if name.isdecimal() else ''}{name} is given up: {why}")
 
-
-def _own_excluded(part: Part) -> list[str]:
-    """Return the nodes that the user has excluded in the part's batch script, in Slurm's format."""
-    return excluded(read_script(part.script))
+    def _excluded(self, part: Part) -> list[str]:
+        """Return the nodes that the user has excluded in the part's batch script, in Slurm's format, and unhealthy ones."""
+        return [*excluded(read_script(part.script)), *store.unhealthy(self._run_dir)]
