@@ -34,6 +34,10 @@ def lighthouse(
     heartbeat_timeout_ms: int = 0,
     quorum_tick_ms: int = 100,
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     run_dir: str = "",
     name: str = "lighthouse",
     image: str = "",
@@ -56,6 +60,10 @@ def lighthouse(
         heartbeat_timeout_ms: silence of any kind after which a group counts as lost; 0: what fits
         quorum_tick_ms: how often it looks at the clock
         token_file: file with the token that every caller needs
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         run_dir: directory for its address, events, and a token if none is given
         name: of the app, as the scheduler shows it
         image: container image, where the scheduler uses one; empty: this file system
@@ -74,6 +82,10 @@ def lighthouse(
         heartbeat_timeout_ms=heartbeat_timeout_ms,
         quorum_tick_ms=quorum_tick_ms,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         run_dir=run_dir,
         name=name,
         image=image,

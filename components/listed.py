@@ -39,6 +39,10 @@ def ddp(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     env: str = "",
     mounts: Optional[List[str]] = None,
     image: str = "",
@@ -66,6 +70,10 @@ def ddp(
         lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         env: environment of the script, as in A=1,B=2
         mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
         image: container image, where the scheduler uses one; empty: this file system
@@ -91,6 +99,10 @@ def ddp(
         lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         env=env,
         mounts=mounts,
         image=image,
@@ -118,6 +130,10 @@ def hsdp(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     env: str = "",
     mounts: Optional[List[str]] = None,
     image: str = "",
@@ -147,6 +163,10 @@ def hsdp(
         lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         env: environment of the script, as in A=1,B=2
         mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
         image: container image, where the scheduler uses one; empty: this file system
@@ -172,6 +192,10 @@ def hsdp(
         lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         env=env,
         mounts=mounts,
         image=image,
@@ -204,6 +228,10 @@ def diloco(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     env: str = "",
     mounts: Optional[List[str]] = None,
     image: str = "",
@@ -238,6 +266,10 @@ def diloco(
         lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         env: environment of the script, as in A=1,B=2
         mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
         image: container image, where the scheduler uses one; empty: this file system
@@ -268,6 +300,10 @@ def diloco(
         lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         env=env,
         mounts=mounts,
         image=image,
@@ -296,6 +332,10 @@ def titan(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     env: str = "",
     mounts: Optional[List[str]] = None,
     image: str = "",
@@ -326,6 +366,10 @@ def titan(
         lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         env: environment of the script, as in A=1,B=2
         mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
         image: container image, where the scheduler uses one; empty: this file system
@@ -352,6 +396,10 @@ def titan(
         lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         env=env,
         mounts=mounts,
         image=image,
@@ -374,6 +422,10 @@ def lighthouse(
     heartbeat_timeout_ms: int = 0,
     quorum_tick_ms: int = 100,
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     run_dir: str = "",
     name: str = "lighthouse",
     image: str = "",
@@ -396,6 +448,10 @@ def lighthouse(
         heartbeat_timeout_ms: silence of any kind after which a group counts as lost; 0: what fits
         quorum_tick_ms: how often it looks at the clock
         token_file: file with the token that every caller needs
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         run_dir: directory for its address, events, and a token if none is given
         name: of the app, as the scheduler shows it
         image: container image, where the scheduler uses one; empty: this file system
@@ -414,6 +470,10 @@ def lighthouse(
         heartbeat_timeout_ms=heartbeat_timeout_ms,
         quorum_tick_ms=quorum_tick_ms,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         run_dir=run_dir,
         name=name,
         image=image,

@@ -40,6 +40,10 @@ def titan(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     env: str = "",
     mounts: Optional[List[str]] = None,
     image: str = "",
@@ -70,6 +74,10 @@ def titan(
         lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
+        tls: on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off
+        tls_cert: PEM file with a certificate of your own for all of the job; made if empty
+        tls_key: PEM file with its key
+        tls_ca: PEM file with the authority that signs the certificates of all of the job
         env: environment of the script, as in A=1,B=2
         mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
         image: container image, where the scheduler uses one; empty: this file system
@@ -96,6 +104,10 @@ def titan(
         lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
         env=env,
         mounts=mounts,
         image=image,

@@ -46,6 +46,19 @@ class Component:
     """Whether the component runs a script and takes the script's arguments."""
 
 
+TLS = (
+    Parameter(
+        "tls",
+        "str",
+        '""',
+        "on: TLS between all processes; control: all but tensors; off; empty: TORCHFT_X_TLS if set, else off",
+    ),
+    Parameter("tls_cert", "str", '""', "PEM file with a certificate of your own for all of the job; made if empty"),
+    Parameter("tls_key", "str", '""', "PEM file with its key"),
+    Parameter("tls_ca", "str", '""', "PEM file with the authority that signs the certificates of all of the job"),
+)
+
+
 def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") -> tuple[Parameter, ...]:
     """Return the parameters of a component that trains, with its own `more`. An empty `script` leaves that one out."""
     return (
@@ -80,6 +93,7 @@ def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") 
         Parameter(
             "token_file", "str", '""', "file with the token of the lighthouse; made by the job's own one if empty"
         ),
+        *TLS,
         Parameter("env", "str", '""', "environment of the script, as in A=1,B=2"),
         Parameter(
             "mounts",
@@ -122,6 +136,7 @@ LIGHTHOUSE = (
     ),
     Parameter("quorum_tick_ms", "int", "100", "how often it looks at the clock"),
     Parameter("token_file", "str", '""', "file with the token that every caller needs"),
+    *TLS,
     Parameter("run_dir", "str", '""', "directory for its address, events, and a token if none is given"),
     Parameter("name", "str", '"lighthouse"', "of the app, as the scheduler shows it"),
     Parameter("image", "str", '""', "container image, where the scheduler uses one; empty: this file system"),

@@ -13,6 +13,7 @@ import pwd
 import stat
 from pathlib import Path
 
+from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, parse_address
 
@@ -49,7 +50,7 @@ def lighthouse_files(run_dir: Path) -> list[Path]:
 
 
 def read_address(file: Path) -> Address | None:
-    """Return the address in a file of a run directory, or None if there is none yet.
+    """Return the address in a file of a run directory, or None if there is none yet. An https:// address turns TLS on.
 
     Raise `ConfigError` if another user may have written it, `AddressError` if its content is no address, or OSError.
     """
@@ -62,6 +63,7 @@ def read_address(file: Path) -> Address | None:
             text = f.read(_MOST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return None
+    env.follow_scheme(text)
     return parse_address(text, what=str(file)) if text else None
 
 

@@ -42,6 +42,7 @@ RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # prefix of keys, because torchrun
 # Variables of ours (TORCHFT_X_), of the peer and of platforms
 TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
 TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # path of a file with the run's token
+TLS = "TORCHFT_X_TLS"  # on, control (tensors in clear) or off; for certificates of one's own: on,cert=PATH,key=PATH,ca=PATH
 HTTP_BIND = "TORCHFT_X_HTTP_BIND"  # for a lighthouse: address of its page, or "off"
 WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # for torchft_x.compat.futures: longest time of a callback
 EVENTS = "TORCHFT_X_EVENTS"  # "stdout": also print each event as a line with a JSON object, for collectors of logs
@@ -77,6 +78,7 @@ LOG_FORMAT = "TORCHFT_X_LOG_FORMAT"  # format of our processes' output: "text", 
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
 NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: its own watchdog's reaction to an NCCL error
 _NCCL_NONBLOCKING = "TORCH_NCCL_NONBLOCKING_TIMEOUT"  # PyTorch's: longest call of a non-blocking communicator, seconds
+_HTTPS = "https://"
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 _GRPC_EXPERIMENTS = "GRPC_EXPERIMENTS"
@@ -216,6 +218,19 @@ def read_token_file(path: str, what: str) -> str:
     if not token:
         raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def read_tls(environ: Mapping[str, str] | None = None) -> str:
+    """Return TORCHFT_X_TLS without "off"; if it is unset, "on" if TORCHFT_LIGHTHOUSE begins with https://; else ''."""
+    by_address = "on" if (read(LIGHTHOUSE, "", environ) or "").strip().startswith(_HTTPS) else ""
+    value = read(TLS, by_address, environ) or ""
+    return "" if value == "off" else value
+
+
+def follow_scheme(lighthouse: str) -> None:
+    """Turn TLS on, in this process and its children, if the run's lighthouse has an https:// address."""
+    if lighthouse.strip().startswith(_HTTPS):
+        set_default(TLS, "on")
 
 
 def time_scale(environ: Mapping[str, str] | None = None) -> float:

@@ -31,18 +31,19 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"http://{self.target}"
+        """``http://host:port``; ``https://host:port`` if this process speaks TLS (`torchft_x.tls`)."""
+        return f"{'https' if env.read_tls() else 'http'}://{self.target}"
 
 
 def parse_address(text: str, *, what: str = "address") -> Address:
-    """Parse ``http://host:port``, ``host:port`` or ``[v6]:port``; port 0 is allowed.
+    """Parse ``http://host:port``, ``https://host:port``, ``host:port`` or ``[v6]:port``; port 0 is allowed.
 
     Raise `AddressError` for any other text, with a message that names `what` (for instance, the variable).
     """
     rest = text.strip()
     if "://" in rest:
         scheme, rest = rest.split("://", 1)
-        if scheme not in ("http", "grpc"):
+        if scheme not in ("http", "https", "grpc"):
             raise AddressError(f"{what} {text!r}: scheme {scheme!r} is not understood; write http://HOST:PORT.")
     rest = rest.rstrip("/")
     host, colon, port = rest.rpartition(":")

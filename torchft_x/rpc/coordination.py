@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from torchft_x import env, net
+from torchft_x import env, net, tls
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.durations import Seconds, seconds
@@ -337,7 +337,7 @@ def lighthouse_main() -> int:
 
 def _token(argument: str | None) -> str | None:
     """Return the argument, else the run's token, else None. Raises `ConfigError`."""
-    return check_token(argument if argument is not None else env.read_token())
+    return tls.use(check_token(argument if argument is not None else env.read_token()))
 
 
 def _member(p: peer_pb.QuorumMember) -> QuorumMember:

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
-from torchft_x import env, net
+from torchft_x import env, net, tls
 from torchft_x.comm.store.create import split_store_address
 from torchft_x.descriptors import not_inherited, shut
 from torchft_x.errors import AddressError, ConfigError, DeadlineError, RefusedError, TokenError, UnreachableError
@@ -62,6 +62,10 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
+
+    def get_request(self) -> tuple[Any, Any]:
+        request, client_address = super().get_request()
+        return tls.server(request), client_address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         not_inherited(request)
@@ -131,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def checked_token(given: str | None) -> str | None:
-    token = (env.read_token() if given is None else given) or None
+    token = (env.read_token() if given is None else tls.use(given)) or None
     if token is not None and not (token.isascii() and token.isprintable()):
         raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
     return token
@@ -144,14 +148,17 @@ def ask(url: str, token: str | None, timeout: float) -> str:
     """
     try:
         parts = urlsplit(url)
-        if parts.scheme != "http" or parts.path != PATH:
+        if parts.scheme not in ("http", "https") or parts.path != PATH:
             raise AddressError(f"it is not of the form http://HOST:PORT{PATH}.")
         where = net.parse_address(parts.netloc, what="parameter server")
     except ValueError as e:  # AddressError is a ValueError
         raise AddressError(f"parameter server {url!r}: {e}") from None
+    env.follow_scheme(url)
     who = f"the parameter server at {where.url}"
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
     try:
+        connection.connect()
+        connection.sock = tls.client(connection.sock)
         connection.request("GET", PATH, headers={} if token is None else {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
         body = response.read(MAX_ANSWER + 1)

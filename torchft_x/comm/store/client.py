@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
+from torchft_x import tls
 from torchft_x.comm.store import wire
 from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.store.table import Full
@@ -41,7 +42,7 @@ class Connection:
         self._lock = threading.Lock()  # one call at a time
         self._read = bytearray()  # received bytes of an incomplete answer
         deadline = time.monotonic() + timeout
-        self._sock = connect_socket(address, deadline, seen)
+        self._sock = connect_socket(address, deadline, seen, tls.client)
         try:
             self._prove(key, deadline)
         except OSError as e:
@@ -278,12 +279,17 @@ class MeetingStore(dist.Store):
         return found
 
 
-def connect_socket(address: Address, deadline: float, seen: Callable[[socket.socket], None]) -> socket.socket:
+def connect_socket(
+    address: Address,
+    deadline: float,
+    seen: Callable[[socket.socket], None],
+    wrap: Callable[[socket.socket], socket.socket] = lambda sock: sock,
+) -> socket.socket:
     """Return a socket that is connected to a store. `seen` is called with it before. Raises as `Connection`."""
     where = address.target
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        sock = not_inherited(socket.socket(family, kind, protocol))
+        sock = not_inherited(wrap(socket.socket(family, kind, protocol)))
         try:
             seen(sock)
             sock.settimeout(max(deadline - time.monotonic(), 0.001))

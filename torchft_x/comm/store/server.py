@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from torchft_x import tls
 from torchft_x.comm.store import wire
 from torchft_x.comm.store.table import Full, Table
 from torchft_x.descriptors import close, not_inherited
@@ -190,7 +191,7 @@ class StoreServer:
 
     def _admit(self) -> None:
         try:
-            sock = not_inherited(self._listener.accept()[0])
+            sock = not_inherited(tls.server(self._listener.accept()[0]))
         except (BlockingIOError, ConnectionError):  # the client has gone again
             return
         except OSError as e:  # no descriptor is free
@@ -224,7 +225,8 @@ class StoreServer:
         try:
             if events & selectors.EVENT_WRITE:
                 self._send(client)
-            if events & selectors.EVENT_READ:
+            more = bool(events & selectors.EVENT_READ)
+            while more:
                 data = client.sock.recv(_CHUNK if client.is_known else wire.HELLO + wire.PROOF)
                 if not data:
                     return self._drop(client)
@@ -232,6 +234,7 @@ class StoreServer:
                 if len(client.received) > wire.MAX_REQUEST + _CHUNK:  # it keeps sending while it waits for an answer
                     return self._drop(client)
                 self._understand(client)
+                more = client.sock in self._callers and tls.has_more(client.sock)
         except BlockingIOError:
             pass
         except OSError:

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Callable
 
+from torchft_x import tls
 from torchft_x.comm.store.create import listen
 from torchft_x.descriptors import close, not_inherited, shut
 
@@ -78,22 +79,34 @@ class VoteEndpoint:
         return json.dumps({"host": shown, "port": listener.getsockname()[1], "secret": self._secret.hex()})
 
     def _accept(
-        self, missing: set[int], links: dict[int, socket.socket], tick: float, check: Callable[[set[int]], None]
+        self,
+        missing: set[int],
+        links: dict[int, socket.socket],
+        tick: float,
+        check: Callable[[set[int]], None],
+        unsent: dict[int, tuple[socket.socket, Callable[[], bool]]] | None = None,
     ) -> None:
         """Move the `missing` ranks to `links` as they connect, and close the listener when all have.
 
-        Every `tick` seconds it calls ``check(missing)``, which raises to end this.
+        Every `tick` seconds it calls ``check(missing)``, which raises to end this. `unsent` holds connections to ranks
+        whose TLS handshake is not done, and functions that go on with it, send our first message and return whether it
+        is sent. Two members that call each other would wait for ever if they did not accept meanwhile.
         """
+        unsent = unsent or {}
         assert self._listener is not None, "we listen"
         with Acceptor(self._listener, self._secret, self._keep, self._drop) as reception:
-            while missing:
-                check(missing)
+            for sock, _ in unsent.values():
+                reception.watch(sock)
+            while missing or unsent:
+                check(missing | unsent.keys())
                 for rank, sock in reception.members(tick):
                     if rank in missing:
                         missing.remove(rank)
                         links[rank] = sock
                     else:
                         self._drop(sock)
+                for rank in [r for r, (_, send) in unsent.items() if send()]:
+                    reception.forget(unsent.pop(rank)[0])
         self._drop(self._listener)
         self._listener = None
 
@@ -127,6 +140,13 @@ class Acceptor:
             self._drop(sock)
         self._strangers = {}
 
+    def watch(self, sock: socket.socket) -> None:
+        """Let `members` return early if a connection of ours becomes readable."""
+        self._ready.register(sock, selectors.EVENT_READ)
+
+    def forget(self, sock: socket.socket) -> None:
+        self._ready.unregister(sock)
+
     def members(self, seconds: float) -> list[tuple[int, socket.socket]]:
         """Wait up to `seconds` for callers. Return (claimed rank, non-blocking socket) of each identified, if any."""
         found: list[tuple[int, socket.socket]] = []
@@ -141,7 +161,7 @@ class Acceptor:
 
     def _admit(self) -> None:
         try:
-            sock = not_inherited(self._listener.accept()[0])
+            sock = not_inherited(tls.server(self._listener.accept()[0]))
         except (BlockingIOError, ConnectionError):
             return
         except OSError as e:

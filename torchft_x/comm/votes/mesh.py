@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from torchft_x import tls
 from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
 from torchft_x.descriptors import not_inherited
@@ -77,10 +78,13 @@ class AllMinMesh(VoteEndpoint):
     def _connect(self) -> None:
         store = self._store
         assert store is not None, "offer() comes first"
+        unsent = {}
         for rank in self._receivers:
-            self._there[rank] = self._call(store, rank)
+            send = self._call(store, rank)
+            if not send():
+                unsent[rank] = self._there[rank], send
         wanted = {rank for rank in range(self.size) if self._rank in _receivers_of(rank, self.size)}
-        self._accept(wanted, self._back, _TICK, self._check)
+        self._accept(wanted, self._back, _TICK, self._check, unsent)
         store.drop([_key(self._rank)])  # all members that had to read it are connected
 
     def _check(self, missing: Iterable[int]) -> None:
@@ -90,8 +94,8 @@ class AllMinMesh(VoteEndpoint):
             who = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in sorted(missing))
             raise DeadlineError(f"{self._label} failed: {who} did not come in time.")
 
-    def _call(self, store: MeetingStore, rank: int) -> socket.socket:
-        """Connect to `rank` and introduce ourselves. Return the connection."""
+    def _call(self, store: MeetingStore, rank: int) -> Callable[[], bool]:
+        """Connect to `rank`. Return a function that introduces us, and returns whether it could do so now."""
         while (raw := store.value_within(_key(rank), _TICK)) is None:
             self._check([rank])
         try:
@@ -102,19 +106,31 @@ class AllMinMesh(VoteEndpoint):
             raise CollectiveError(
                 f"{self._label} failed: what {self._name(rank)} says of itself is no address: {e}."
             ) from None
+        hello = introduction(secret, self._rank)
+
+        def send() -> bool:
+            try:
+                self._there[rank].send(hello)
+            except BlockingIOError:
+                return False
+            except OSError as e:
+                raise self._unreachable(rank, where, e) from None
+            return True
+
         try:
-            sock = self._dial(where, rank)
-            sock.sendall(introduction(secret, self._rank))
-            sock.setblocking(False)
+            self._there[rank] = self._dial(where, rank)
         except OSError as e:
-            self._check([rank])
-            words = f"{self._label} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {e}."
-            raise CollectiveError(words, (self._names[rank],)) from None
-        return sock
+            raise self._unreachable(rank, where, e) from None
+        return send
+
+    def _unreachable(self, rank: int, where: tuple[str, int], cause: OSError) -> CollectiveError:
+        self._check([rank])
+        words = f"{self._label} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {cause}."
+        return CollectiveError(words, (self._names[rank],))
 
     def _dial(self, where: tuple[str, int], rank: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
-        sock = self._keep(not_inherited(socket.socket(family, kind, protocol)))
+        sock = self._keep(not_inherited(tls.client(socket.socket(family, kind, protocol))))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         sock.connect_ex(address)
@@ -124,7 +140,6 @@ class AllMinMesh(VoteEndpoint):
                 self._check([rank])
         if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(code, os.strerror(code))
-        sock.setblocking(True)
         return sock
 
     # --- a turn -------------------------------------------------------------------------------------------------------

@@ -12,14 +12,17 @@ Messages carry their quorum and step: leftovers from a step that was given up ar
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torchft_x import tls
 from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
@@ -80,6 +83,9 @@ class Hub(VoteEndpoint):
         self.contact = self._listen(host, max(256, ranks)).encode()
         self._links: dict[int, socket.socket] = {}  # rank -> non-blocking connection
         self._heard: dict[int, bytes] = {}  # bytes received from ranks and not yet parsed
+        # A rank connects when it starts, and its TLS handshake must not wait for rank 0's first step.
+        self._reception = threading.Thread(target=self._receive_ranks, name="torchft_x vote", daemon=True)
+        self._reception.start()
 
     def __repr__(self) -> str:
         return f"Hub({len(self._links)} of {self.ranks - 1} ranks{': ' * bool(self._why)}{self._why})"
@@ -123,13 +129,27 @@ class Hub(VoteEndpoint):
         self.owes_start = False
         self._tell(_WORD.pack(_START, _YES * runs_on | _ALONE * (not connected), 0, quorum, step))
 
+    def close(self) -> None:
+        self.end("the group was shut down")
+        self._reception.join()
+        super().close()
+
     # --- private ------------------------------------------------------------------------------------------------------
 
+    def _receive_ranks(self) -> None:
+        """Accept the connections of the other ranks until all are there, or the vote has ended."""
+        try:
+            self._accept(set(range(1, self.ranks)), self._links, _TICK, lambda missing: self._check(missing, math.inf))
+        except CollectiveError:
+            pass
+        except OSError as e:
+            self.end(f"no connection can be accepted: {e}")
+
     def _connect(self, deadline: float) -> None:
-        """Accept the connections of the other ranks."""
-        if self._listener is not None:
-            missing = set(range(1, self.ranks)) - set(self._links)
-            self._accept(missing, self._links, _TICK, lambda missing: self._check(missing, deadline))
+        """Wait until the other ranks are connected."""
+        while self._reception.is_alive():
+            self._check([rank for rank in range(1, self.ranks) if rank not in self._links], deadline)
+            self._reception.join(_TICK)
 
     def _vote(self, rank: int, sock: socket.socket, quorum: int, step: int) -> RankVote | None:
         """Return the rank's vote on this step if it has come, otherwise None."""
@@ -205,7 +225,7 @@ class Spoke:
         except (ValueError, TypeError, KeyError, struct.error) as e:
             raise RefusedError(f"what group rank 0 says about its address is not understood: {e}.") from None
         try:
-            self._sock = not_inherited(socket.create_connection(where, timeout))
+            self._sock = not_inherited(tls.client(socket.create_connection(where, timeout)))
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sock.sendall(hello)
             self._sock.setblocking(False)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torchft_x import env, net
+from torchft_x import env, net, tls
 from torchft_x._version import __version__
 from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
@@ -149,7 +149,8 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
         if given is None or given == "auto":
             yield ok("lighthouse", "None is expected to run yet: a job brings its own.")
             return
-        token = _token(case)
+        env.follow_scheme(given)
+        token = tls.use(_token(case))
         addresses = net.parse_addresses(given, what=source)
     except TorchftXError as e:
         yield problem("lighthouse", str(e))

@@ -40,7 +40,7 @@ def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
     args += ["--state_file", job.state_file] if job.state_file else []
     args += ["--run_dir", job.run_dir] if job.run_dir else []
     args += ["--token_file", job.token_file] if job.token_file else []
-    environ = {env.LOG_LEVEL: job.log_level, "PYTHONUNBUFFERED": "1", **_format(job)}
+    environ = {env.LOG_LEVEL: job.log_level, "PYTHONUNBUFFERED": "1", **_common(job)}
     role = FtRole(
         name="lighthouse",
         image=job.image,
@@ -169,7 +169,7 @@ def _env(job: FtJob) -> dict[str, str]:
         env.MIN_REPLICAS: str(job.min_replicas),
         "PYTHONUNBUFFERED": "1",
     }
-    out |= _format(job)
+    out |= _common(job)
     if job.token_file:
         out[env.TOKEN_FILE] = job.token_file
     if job.lighthouse:
@@ -179,5 +179,6 @@ def _env(job: FtJob) -> dict[str, str]:
     return out
 
 
-def _format(job: FtJob | FtLighthouse) -> dict[str, str]:
-    return {} if job.log_format == "text" else {env.LOG_FORMAT: job.log_format}
+def _common(job: FtJob | FtLighthouse) -> dict[str, str]:
+    log_format = {} if job.log_format == "text" else {env.LOG_FORMAT: job.log_format}
+    return log_format | ({env.TLS: job.tls} if job.tls else {})

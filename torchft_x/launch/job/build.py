@@ -30,12 +30,13 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job import run_claim
 from torchft_x.launch.job.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.job.app import to_app
-from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_token_file
+from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_secrets
 from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_env, parse_mounts
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.facts import Hook
+from torchft_x.tls import setting_of as tls_setting
 
 AUTO = "auto"  # value of --lighthouse: the job has its own lighthouse
 
@@ -56,6 +57,10 @@ def ft_app(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     env: Mapping[str, str] | str | None = None,
     mounts: Sequence[str] | str | None = None,
     image: str = "",
@@ -103,6 +108,7 @@ def ft_app(
             lighthouse_from=source,
             run_dir=os.path.abspath(run_dir) if run_dir else new_run_dir(name),
             token_file=_here(token_file, image),
+            tls=_tls(image, addresses, tls, tls_cert, tls_key, tls_ca),
             env=environ,
             mounts=parse_mounts(mounts),
             image=image,
@@ -167,6 +173,10 @@ def lighthouse_app(
     *,
     run_dir: str = "",
     token_file: str = "",
+    tls: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_ca: str = "",
     image: str = "",
     lease_dir: str = "",
     state_file: str = "",
@@ -179,14 +189,15 @@ def lighthouse_app(
             lease_dir=_here(lease_dir, image),
             run_dir=os.path.abspath(run_dir) if run_dir else "",
             token_file=_here(token_file, image),
+            tls=_tls(image, (), tls, tls_cert, tls_key, tls_ca),
             image=image,
             python=_python(image),
             **parameters,
         )
         if job.run_dir and not image:
             check_run_dir(job.run_dir)
-        if job.token_file and not image:
-            check_token_file(job.token_file)
+        if not image:
+            check_secrets(job)
         return render_lighthouse(job)
 
 
@@ -213,8 +224,7 @@ def check_here(job: FtJob) -> None:
         words = role.words(job.python)
         if not role.image and words[0] == job.python and len(words) > 1 and words[1].endswith(".py"):
             check_script(words[1], whose=f"of the extra role {role.name!r} ")
-    if job.token_file:
-        check_token_file(job.token_file)
+    check_secrets(job)
     check_mounts(job.mounts)
 
 
@@ -231,6 +241,12 @@ def lighthouse_addresses(parameter: str, env: Mapping[str, str]) -> tuple[tuple[
         )
     word, source = (parameter, "--lighthouse") if parameter else (given, environment.LIGHTHOUSE)
     return (() if word == AUTO else parse_addresses(word, what=source)), source
+
+
+def _tls(image: str, lighthouses: Sequence[str], tls: str, *files: str) -> str:
+    """Return the value of TORCHFT_X_TLS for the job. A lighthouse at an https:// address implies it."""
+    implied = any(address.startswith("https://") for address in lighthouses)
+    return tls_setting("on" if implied and not tls else tls, *(_here(file, image) for file in files))
 
 
 def new_run_dir(name: str) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchft_x import env
+from torchft_x import env, tls
 from torchft_x.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torchft_x.launch.job.job import FtJob
+    from torchft_x.launch.job.lighthouse_job import FtLighthouse
 
 DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/train_diloco.py")
 """Default scripts of the components. They exist only in a clone of the repository."""
@@ -83,9 +87,12 @@ def check_run_dir(path: str) -> None:
         raise ConfigError(f"--run_dir {path} can't be written by this user ({there}); name another directory.")
 
 
-def check_token_file(path: str) -> None:
-    """Check that the file exists and is not empty."""
-    env.read_token_file(path, f"--token_file {path}")
+def check_secrets(job: FtJob | FtLighthouse) -> None:
+    """Check that the token's file exists and is not empty, and that TLS can be used, if they are wanted."""
+    path = job.token_file
+    token = env.read_token_file(path, f"--token_file {path}") if path else None
+    if job.tls not in ("", "off"):
+        tls.check(job.tls, token or env.read_token())
 
 
 def check_mounts(mounts: Iterable[Any]) -> None:

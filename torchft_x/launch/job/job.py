@@ -33,6 +33,7 @@ DEBUG_ENV = {
 _REFUSED = {
     environment.TOKEN: "schedulers show it to everybody: put the token into a file and name that with --token_file",
     environment.TOKEN_FILE: "use --token_file, which reaches the lighthouse as well",
+    environment.TLS: "use --tls, which reaches the lighthouse as well",
 }
 """Variables that `env` must not contain, each with the advice for the error message."""
 _RESERVED = ("lighthouse", "trainer")  # names of our own roles
@@ -134,6 +135,8 @@ class FtJob:
     """Name of the option or variable with the addresses, for error messages."""
     token_file: str = ""
     """File with the token, as the job's processes see it; '' if the job's own lighthouse creates it."""
+    tls: str = ""
+    """Value of TORCHFT_X_TLS for all of the job's processes; '' for none."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Additional variables of the trainers and of the extra roles."""
     mounts: tuple[Any, ...] = ()

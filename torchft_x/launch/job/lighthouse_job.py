@@ -30,6 +30,8 @@ class FtLighthouse:
     quorum_tick_ms: int = 100
     token_file: str = ""
     """File with the token that every caller needs."""
+    tls: str = ""
+    """Value of TORCHFT_X_TLS; '' for none."""
     run_dir: str = ""
     """Absolute path of the run directory; '' for no events, no address file and no token of its own."""
     image: str = ""

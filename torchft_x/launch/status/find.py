@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchft_x import env
+from torchft_x import env, tls
 from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.errors import AddressError, ConfigError, UnreachableError
 from torchft_x.launch.kubernetes.handle import is_handle
@@ -61,6 +61,7 @@ def find(given: str | None, token_file: str | None = None) -> Run:
         return _of_cluster(given, token_file)
     if given is not None and _is_address(given):
         addresses = parse_addresses(given, what="address")
+        env.follow_scheme(given)
         return _answering(f"the lighthouse at {given}", None, addresses, _token(token_file, None))
     run_dir = Path(given) if given is not None else _usual()
     try:
@@ -125,7 +126,7 @@ def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], 
             socket.create_connection(address, timeout=_CONNECT).close()
         except (OSError, UnicodeError):
             continue
-        return Run(what, run_dir, address, token, others=addresses[at + 1 :])
+        return Run(what, run_dir, address, tls.use(token), others=addresses[at + 1 :])
     tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
     if run_dir is None:
         raise NobodyServesError(f"No lighthouse answers at {tried}.", None)

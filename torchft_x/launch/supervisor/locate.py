@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchft_x import env
+from torchft_x import env, tls
 from torchft_x.address_files import folder_of_several, read_address
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, check_any_resolvable, parse_addresses
@@ -64,6 +64,7 @@ class Locator:
         self._at = None if env.is_local_job(environ) else env.read_lighthouse_at(environ)
         if given is not None:
             self._given = parse_addresses(given, what=env.LIGHTHOUSE)
+            env.follow_scheme(given)
             check_any_resolvable(self._given, what=env.LIGHTHOUSE)
         elif run_dir is None and self._at is None:
             raise ConfigError(
@@ -147,7 +148,7 @@ class Locator:
         environ = dict(self._environ)
         if not self._given_token() and self._has_token():
             environ[env.TOKEN_FILE] = str(self._token_file)
-        return FoundLighthouse(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
+        return FoundLighthouse(addresses, tls.use(env.read_token(environ)), env.read(env.TOKEN_FILE, None, environ))
 
 
 def first_host(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from torchft_x import env
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply
@@ -32,6 +33,7 @@ RECONNECT_PAUSE = 0.2
 
 def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channel:
     """Open a channel and wait until it is connected. Raises `UnreachableError` after `connect_timeout` seconds."""
+    env.follow_scheme(address)
     channel = grpc_options.channel(parse_address(address, what=what))
     try:
         grpc.channel_ready_future(channel).result(connect_timeout)

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torchft_x import env, last_words, log_lines, net
+from torchft_x import env, last_words, log_lines, net, tls
 from torchft_x._version import __version__
 from torchft_x.address_files import PAGE
 from torchft_x.atomic_file import replace_file
@@ -126,6 +126,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         token = check_token(env.read_token_file(args.token_file, f"--token_file {args.token_file}"))
     else:
         token = check_token(env.read_token())
+    tls.use(token)
     roster = None
     replaced_within = args.replaced_within
     if args.job_groups is not None:

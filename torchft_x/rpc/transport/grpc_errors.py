@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 
+from torchft_x import tls
 from torchft_x.errors import (
     ConfigError,
     DeadlineError,
@@ -51,7 +52,7 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
     """
     details = clean((details or "")[:MAX_TEXT].strip())
     if code == grpc.StatusCode.UNAVAILABLE and not _is_sentence(details):
-        return UnreachableError(f"The {what} can't be reached ({details or 'no answer'}).")
+        return UnreachableError(f"The {what} can't be reached ({tls.reason(details) or details or 'no answer'}).")
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return TokenError(
             f"The {what} refused our call: {details or 'our token is wrong or missing'}; "

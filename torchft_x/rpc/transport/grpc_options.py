@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from torchft_x import tls
 from torchft_x._version import __version__
 from torchft_x.descriptors import port_not_inherited
 from torchft_x.errors import AddressError, RefusedError
@@ -124,7 +125,12 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((bind.host, bind.port))
-        port = int(server.add_insecure_port(bind.target))
+        if tls.covers():
+            own = tls.identity()
+            credentials = grpc.ssl_server_credentials([(own.key, own.cert)], own.ca, require_client_auth=True)
+            port = int(server.add_secure_port(bind.target, credentials))
+        else:
+            port = int(server.add_insecure_port(bind.target))
         port_not_inherited(port)
         return port
     except OSError as e:
@@ -144,13 +150,23 @@ def advertised(bind: Address, port: int, host: str | None = None) -> Address:
 def aio_channel(address: Address) -> grpc.aio.Channel:
     """Open a channel for use on the thread of `loop` only."""
     port_not_inherited(address.port)
-    return grpc.aio.insecure_channel(address.target, options=CHANNEL_OPTIONS)
+    if not tls.covers():
+        return grpc.aio.insecure_channel(address.target, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address.target, *_secured())
 
 
 def channel(address: Address) -> grpc.Channel:
     """Open a channel for blocking calls from any thread."""
     port_not_inherited(address.port)
-    return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
+    if not tls.covers():
+        return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address.target, *_secured())
+
+
+def _secured() -> tuple[grpc.ChannelCredentials, list[tuple[str, Any]]]:
+    own = tls.identity()
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", own.name)]
+    return grpc.ssl_channel_credentials(own.ca, own.key, own.cert), options
 
 
 def check_version(theirs: int, who: str) -> None:

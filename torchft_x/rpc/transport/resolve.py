@@ -23,6 +23,7 @@ _WHAT = f"lighthouse address ({env.LIGHTHOUSE})"
 def find_lighthouses(given: str) -> tuple[Address, ...]:
     """Parse comma-separated addresses; wait until a name is known. Raises `AddressError` that names the variable."""
     addresses = parse_addresses(given, what=_WHAT)
+    env.follow_scheme(given)
     deadline = time.monotonic() + RESOLVE_TIMEOUT
     while True:
         try:

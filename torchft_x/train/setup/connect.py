@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from torchft_x import env, log_lines
+from torchft_x import env, log_lines, tls
 from torchft_x.comm.store.create import create_store_client, host_store, serve_store
 from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.votes.ranks import Hub, Spoke
@@ -158,6 +158,9 @@ def connect(options: Options) -> GroupConnection:
     Raises `AddressError`, `UnreachableError` or `TokenError` about the lighthouse, `UnreachableError` or
     `DeadlineError` about the group's own store and rank 0.
     """
+    tls.use(options.token)
+    if options.lighthouse is not None:
+        env.follow_scheme(options.lighthouse)
     if options.group_world_size == 1:
         return _gather(options, None, "")
     store, address = open_store(options)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from torchft_x import net
+from torchft_x import env, net, tls
 from torchft_x.descriptors import not_inherited, shut
 from torchft_x.errors import AddressError, TokenError, TransferError
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES, MAX_REASON_BYTES
@@ -49,18 +49,27 @@ class Source:
         """Return the source that another process's `metadata()` describes. Raises `TransferError` if malformed."""
         try:
             parts = urlsplit(metadata[:1000])
-            if parts.scheme != "http" or parts.path.rstrip("/") != "/checkpoint":
+            if parts.scheme not in ("http", "https") or parts.path.rstrip("/") != "/checkpoint":
                 raise AddressError("it is not of the form http://HOST:PORT/checkpoint/")
+            if (parts.scheme == "https") != tls.covers(tensors=True):
+                here, there = ("without", "with") if parts.scheme == "https" else ("with", "without")
+                raise AddressError(
+                    f"it offers the state {there} TLS, and this process works {here} it; {env.TLS} must be equal"
+                )
             address = net.parse_address(parts.netloc, what="checkpoint address")
         except ValueError as e:  # includes AddressError
             raise TransferError(f"checkpoint metadata {metadata[:200]!r} of the source is not usable: {e}") from None
         return Source(address, token, deadline)
 
+    @property
+    def url(self) -> str:
+        return f"{'https' if tls.covers(tensors=True) else 'http'}://{self.address.target}"
+
     def left(self) -> float:
         return self.deadline - time.monotonic()
 
     def error(self, what: str) -> TransferError:
-        return TransferError(f"fetching state from {self.address.url}: {what}")
+        return TransferError(f"fetching state from {self.url}: {what}")
 
     def connect(self) -> http.client.HTTPConnection:
         """Return an open connection. Raises OSError, or `TransferError` at the deadline."""
@@ -69,7 +78,7 @@ class Source:
             raise self.error("timed out, as its deadline is over.")
         connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=min(left, self.patience))
         connection.connect()
-        not_inherited(connection.sock)
+        connection.sock = not_inherited(tls.client(connection.sock, tensors=True))
         try:
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.opened(connection.sock)
@@ -88,7 +97,7 @@ class Source:
         response = connection.getresponse()
         if response.status == http.client.UNAUTHORIZED:
             raise TokenError(
-                f"{self.address.url} refused our token for its checkpoint; both sides need the run's token "
+                f"{self.url} refused our token for its checkpoint; both sides need the run's token "
                 "(TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE)."
             )
         if response.status not in (http.client.OK, http.client.SERVICE_UNAVAILABLE):

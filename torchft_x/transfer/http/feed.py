@@ -25,7 +25,7 @@ class Feed:
         self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Feed {self.source.address.url}>"
+        return f"<Feed {self.source.url}>"
 
     @property
     def manifest(self) -> Manifest:

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from torchft_x import net
+from torchft_x import net, tls
 from torchft_x.core.types import State
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import ConfigError
@@ -61,9 +61,11 @@ class CheckpointServer:
         while True:
             try:
                 connection, address = self._listener.accept()
+                connection = not_inherited(tls.server(connection, tensors=True))
+            except ConnectionError:  # the reader has gone again
+                continue
             except OSError:
                 return
-            not_inherited(connection)
             if not self._admit(connection):
                 log.warning("a reader from %s is turned away: %d connections are open", address[0], MAX_CONNECTIONS)
                 close(connection)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from torchft_x import env, net
+from torchft_x import env, net, tls
 from torchft_x.core.types import State
 from torchft_x.durations import seconds
 from torchft_x.errors import ConfigError, TokenError, TransferError
@@ -67,21 +67,22 @@ class HTTPTransport(CheckpointTransport[T]):
         self._timeout = seconds(timeout)
         self._streams = num_chunks or DEFAULT_STREAMS
         self._host = net.advertise_host(host)
-        self._token = (env.read_token() if token is None else token) or None
+        self._token = (env.read_token() if token is None else tls.use(token)) or None
         if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
             raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
+        self._token = tls.tensor_token(self._token)
         self._digest = digest
         self._shared = shared_memory
         self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
         self._progress: TransferProgress | None = None  # of the newest state that this process has begun to copy
-        self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
+        self._address = f"{Source(net.Address(self._host, self._server.port), None, 0.0).url}/checkpoint/"
 
     def __repr__(self) -> str:
         return f"<HTTPTransport {self.address()}, {self._streams} streams>"
 
     def address(self) -> str:
-        """Return ``http://host:port/checkpoint/``."""
+        """Return ``http://host:port/checkpoint/``; ``https://`` with TLS."""
         return self._address
 
     def metadata(self) -> str:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torchft_x import env
+from torchft_x import env, tls
 from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.arguments import Parser
 from torchft_x.errors import AddressError, TorchftXError, UnreachableError
@@ -148,7 +148,7 @@ def ask(manifest: Manifest) -> a.LighthouseStatus:
     why = "no address is written down yet"
     for address in lighthouses(Path(manifest.run_dir)):
         try:
-            token = env.read_token_file(manifest.token_file, manifest.token_file)
+            token = tls.use(env.read_token_file(manifest.token_file, manifest.token_file))
             return a.read_status(lighthouse_status(address, token, TIMING.watch_answer))
         except (TorchftXError, ValueError) as e:
             why = str(e)

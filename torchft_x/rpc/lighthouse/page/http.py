@@ -14,14 +14,16 @@ import logging
 import os
 import re
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 import h11
 
-from torchft_x import net
+from torchft_x import net, tls
 from torchft_x.errors import AddressError
 from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.page.guard import Budget
@@ -44,6 +46,10 @@ SEND_TIMEOUT = 10.0
 """Seconds within which a client must have received an answer."""
 _REQUESTS = 1000  # requests on one connection
 _BACKLOG = 16  # connections that the kernel queues for us
+_NO_TLS = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n"
+    b"This page speaks TLS: begin its address with https://.\n"
+)
 _LENGTHS = re.compile(rb"^content-length:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -68,6 +74,40 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 class FramingError(h11.RemoteProtocolError):
     """Request whose end a proxy could determine differently than we do."""
+
+
+class Connection:
+    """The bytes of one connection, through TLS if this process uses it. asyncio's own TLS has no limits on either side."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._received, self._unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls.contexts()[2].wrap_bio(self._received, self._unsent, True) if tls.covers() else None
+
+    async def receive(self, size: int) -> bytes:
+        """Return at most `size` bytes; none if the connection was closed."""
+        if self._tls is None:
+            return await asyncio.get_running_loop().sock_recv(self._sock, size)
+        return await self._run(self._tls.read, size)
+
+    async def send(self, data: bytes) -> None:
+        if self._tls is None:
+            return await asyncio.get_running_loop().sock_sendall(self._sock, data)
+        if data:
+            await self._run(self._tls.write, data)
+
+    async def _run(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        loop, found = asyncio.get_running_loop(), None
+        while found is None:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                found = step(argument)
+            await loop.sock_sendall(self._sock, self._unsent.read())
+            if found is None:
+                data = await loop.sock_recv(self._sock, 1 << 14)
+                if not data:
+                    return b""
+                self._received.write(data)
+        return found
 
 
 class HttpServer:
@@ -129,12 +169,13 @@ class HttpServer:
             task.add_done_callback(lambda done: self._open.pop(done, None))
             await self._turn()
 
-    async def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            connection.setblocking(False)
+    async def _serve(self, sock: socket.socket) -> None:
+        with sock:
+            sock.setblocking(False)
             with contextlib.suppress(OSError):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD)
+            connection = Connection(sock)
             try:
                 for _ in range(_REQUESTS):
                     if not await self._exchange(http, connection):
@@ -145,6 +186,10 @@ class HttpServer:
                 refusal = Response(e.error_status_hint, sentence.encode(), headers={"Connection": "close"})
                 with contextlib.suppress(h11.LocalProtocolError, OSError, asyncio.TimeoutError):
                     await self._send(http, connection, refusal, "GET")
+            except ssl.SSLError as e:
+                if e.reason == "HTTP_REQUEST":
+                    with contextlib.suppress(OSError, asyncio.TimeoutError):
+                        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(sock, _NO_TLS), SEND_TIMEOUT)
             except (OSError, asyncio.TimeoutError):
                 pass
             except Exception:  # a defect of ours ends this connection, not the lighthouse
@@ -156,7 +201,7 @@ class HttpServer:
         if task in self._open:
             self._open[task] = self._open.pop(task)
 
-    async def _exchange(self, http: h11.Connection, connection: socket.socket) -> bool:
+    async def _exchange(self, http: h11.Connection, connection: Connection) -> bool:
         """Read one request and answer it. Return whether the connection stays open."""
         request = await asyncio.wait_for(self._read(http, connection), READ_TIMEOUT)
         if request is None:
@@ -170,7 +215,7 @@ class HttpServer:
         http.start_next_cycle()
         return True
 
-    async def _read(self, http: h11.Connection, connection: socket.socket) -> Request | None:
+    async def _read(self, http: h11.Connection, connection: Connection) -> Request | None:
         """Read one request. Return None if the connection was closed."""
         head: h11.Request | None = None
         body = b""
@@ -180,8 +225,8 @@ class HttpServer:
             if event is h11.NEED_DATA:
                 if http.they_are_waiting_for_100_continue:
                     informed = http.send(h11.InformationalResponse(status_code=100, headers=[]))
-                    await asyncio.get_running_loop().sock_sendall(connection, informed or b"")
-                http.receive_data(await asyncio.get_running_loop().sock_recv(connection, 4096))
+                    await connection.send(informed or b"")
+                http.receive_data(await connection.receive(4096))
             elif isinstance(event, h11.Request):
                 head = event
                 left, _ = http.trailing_data
@@ -194,7 +239,7 @@ class HttpServer:
             if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
                 return None
 
-    async def _send(self, http: h11.Connection, connection: socket.socket, response: Response, method: str) -> None:
+    async def _send(self, http: h11.Connection, connection: Connection, response: Response, method: str) -> None:
         headers = {
             "Content-Type": response.kind,
             "Content-Length": str(len(response.body)),
@@ -208,8 +253,7 @@ class HttpServer:
         if method != "HEAD":
             parts.append(http.send(h11.Data(data=response.body)) or b"")
         parts.append(http.send(h11.EndOfMessage()) or b"")
-        loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.sock_sendall(connection, b"".join(parts)), SEND_TIMEOUT)
+        await asyncio.wait_for(connection.send(b"".join(parts)), SEND_TIMEOUT)
 
 
 _HEADERS = {
