@@ -299,7 +299,8 @@ def prepare_grpc() -> bool:
     gRPC's messages (a connection ended, a fork happened) are kept off stderr. Its fork handlers are off: with a server
     in the process they crash about every third forked child (a DataLoader's worker), which never uses gRPC anyway.
     """
-    os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")
+    # With TLS each client of another run would add a line.
+    os.environ.setdefault(_GRPC_VERBOSITY, "NONE" if read_tls() else "ERROR")
     made_here = _GRPC_FORK not in os.environ
     os.environ.setdefault(_GRPC_FORK, "0")
     return made_here

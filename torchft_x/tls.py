@@ -87,9 +87,14 @@ class Identity:
 
 
 def use(token: str | None) -> str | None:
-    """Derive the run's authority from this token, in place of that of the environment, if it is not None. Return it."""
+    """Derive the run's authority from this token, in place of that of the environment, if it is not None. Return it.
+
+    Raise `ConfigError` if this process shall use TLS and can't.
+    """
     global _token
     _token = token or _token
+    if covers():
+        contexts()
     return token
 
 

@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def checked_token(given: str | None) -> str | None:
-    token = (env.read_token() if given is None else tls.use(given)) or None
+    token = tls.use(env.read_token() if given is None else given) or None
     if token is not None and not (token.isascii() and token.isprintable()):
         raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
     return token

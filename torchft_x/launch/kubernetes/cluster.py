@@ -128,11 +128,19 @@ class Cluster:
     def page(
         self, service: str, path: str, *, body: Json | None = None, token: str | None = None
     ) -> tuple[int, Json | str]:
-        """Send a request to a service's port `page` through the API server. Return HTTP's status, and JSON or text.
+        """Send a request to a service's page through the API server. Return HTTP's status, and JSON or text.
 
         The request is a GET, or a POST if there is a body. Raise `ClusterError` if the API server itself refuses it.
         """
-        at = f"/api/v1/namespaces/{self.namespace}/services/{service}:page/proxy{path}"
+        try:
+            return self._ask_page(f"{service}:page", path, body, token)
+        except ClusterError as e:
+            if "no service port" not in str(e):
+                raise
+        return self._ask_page(f"https:{service}:{names.TLS_PAGE}", path, body, token)  # the job has --tls
+
+    def _ask_page(self, service: str, path: str, body: Json | None, token: str | None) -> tuple[int, Json | str]:
+        at = f"/api/v1/namespaces/{self.namespace}/services/{service}/proxy{path}"
         headers = {"Accept": "*/*"}  # Host is the API server's, which the program may refuse (421)
         if body is not None:
             headers |= {"Content-Type": "application/json"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from torchft_x import env
+from torchft_x import env, tls
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply
@@ -38,8 +38,14 @@ def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channe
     try:
         grpc.channel_ready_future(channel).result(connect_timeout)
     except grpc.FutureTimeoutError:
+        why = ""
+        try:
+            channel.unary_unary("/")(b"", timeout=1.0)
+        except grpc.RpcError as e:
+            why = tls.reason(e.details() or "")
         channel.close()
-        raise UnreachableError(f"The {what} at {address} took no connection within {connect_timeout:g} s.") from None
+        late = f"The {what} at {address} took no connection within {connect_timeout:g} s"
+        raise UnreachableError(f"{late}{why and ': '}{why}.") from None
     return channel
 
 

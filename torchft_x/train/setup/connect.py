@@ -158,9 +158,11 @@ def connect(options: Options) -> GroupConnection:
     Raises `AddressError`, `UnreachableError` or `TokenError` about the lighthouse, `UnreachableError` or
     `DeadlineError` about the group's own store and rank 0.
     """
-    tls.use(options.token)
     if options.lighthouse is not None:
         env.follow_scheme(options.lighthouse)
+    tls.use(options.token)
+    if tls.covers(tensors=True) and options.group_rank == 0:
+        logger.warning("TLS covers all but collectives: torch's gloo, NCCL and XCCL send tensors in clear.")
     if options.group_world_size == 1:
         return _gather(options, None, "")
     store, address = open_store(options)

@@ -23,6 +23,7 @@ GROUPS = "torchft-x/groups"  # annotation of the lighthouse's pod: the number of
 FAULT = "torchft-x/fault-"  # prefix of the anchor's annotations that hold chaos's faults, an event each
 QUEUE = "kueue.x-k8s.io/queue-name"
 OURS = "torchft_x"  # value of MANAGED_BY
+TLS_PAGE = "page-tls"  # name of the port of a page that speaks TLS; "page" for others
 
 
 def label(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torchft_x import env
 from torchft_x.launch.kubernetes.rules import names, scale
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, WITHOUT_END, Part, PodSettings
 from torchft_x.launch.kubernetes.rules.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
@@ -69,7 +70,8 @@ def _job(app: str, part: Part, settings: PodSettings, *, alone: bool) -> Json:
 
 def _service(app: str, lighthouse: Part) -> Json:
     (port, *_) = lighthouse.ports
-    ports = [{"name": "lighthouse", "port": port}, {"name": "page", "port": port + PAGE_BESIDE}]
+    page = names.TLS_PAGE if env.read_tls(lighthouse.env) else "page"
+    ports = [{"name": "lighthouse", "port": port}, {"name": page, "port": port + PAGE_BESIDE}]
     selector = {names.INSTANCE: app, names.ROLE: names.label(lighthouse.role)}
     return _object("Service", "v1", names.service(app), app, spec={"selector": selector, "ports": ports})
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from torchft_x import env
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.merge import merge
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings
@@ -134,7 +135,8 @@ def _container(part: Part, settings: PodSettings, mounts: list[Json]) -> Json:
     if part.kind:
         container |= _probes(part.command[0], settings.start)
     if part.kind == LIGHTHOUSE and part.ports:
-        probe = {"path": "/readyz", "port": part.ports[0] + PAGE_BESIDE}
+        probe: Json = {"path": "/readyz", "port": part.ports[0] + PAGE_BESIDE}
+        probe |= {"scheme": "HTTPS"} if env.read_tls(part.env) else {}
         container["readinessProbe"] = {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 2}
     return container
 
