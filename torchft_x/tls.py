@@ -345,4 +345,4 @@ def _import() -> None:
     try:
         import cryptography.x509  # noqa: F401
     except ImportError as e:
-        raise ConfigError(f"TLS needs the package cryptography ({e}): pip install 'torchft_x[tls]'.") from None
+        raise ConfigError(f"TLS needs the package cryptography ({e}): pip install cryptography.") from None

@@ -55,7 +55,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "transfer": (5809, 43),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
-VARIABLES = 59
+VARIABLES = 60
 """Upper bound of the environment variables that torchft_x reads."""
 
 

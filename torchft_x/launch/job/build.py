@@ -57,10 +57,6 @@ def ft_app(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
-    tls: str = "",
-    tls_cert: str = "",
-    tls_key: str = "",
-    tls_ca: str = "",
     env: Mapping[str, str] | str | None = None,
     mounts: Sequence[str] | str | None = None,
     image: str = "",
@@ -75,6 +71,7 @@ def ft_app(
     extra_roles: Sequence[ExtraRole] = (),
     hooks: Sequence[Hook] = (),
     module: str = "",
+    **tls: str,
 ) -> specs.AppDef:
     """Return a fault-tolerant job as a TorchX app, for a component of your own.
 
@@ -108,7 +105,7 @@ def ft_app(
             lighthouse_from=source,
             run_dir=os.path.abspath(run_dir) if run_dir else new_run_dir(name),
             token_file=_here(token_file, image),
-            tls=_tls(image, addresses, tls, tls_cert, tls_key, tls_ca),
+            tls=_tls(image, addresses, **tls),
             env=environ,
             mounts=parse_mounts(mounts),
             image=image,
@@ -173,13 +170,13 @@ def lighthouse_app(
     *,
     run_dir: str = "",
     token_file: str = "",
+    image: str = "",
+    lease_dir: str = "",
+    state_file: str = "",
     tls: str = "",
     tls_cert: str = "",
     tls_key: str = "",
     tls_ca: str = "",
-    image: str = "",
-    lease_dir: str = "",
-    state_file: str = "",
     **parameters: Any,
 ) -> specs.AppDef:
     """Return the app of a stand-alone lighthouse. The parameters are the fields of `FtLighthouse`. Errors are `ft_app`'s."""
@@ -189,7 +186,7 @@ def lighthouse_app(
             lease_dir=_here(lease_dir, image),
             run_dir=os.path.abspath(run_dir) if run_dir else "",
             token_file=_here(token_file, image),
-            tls=_tls(image, (), tls, tls_cert, tls_key, tls_ca),
+            tls=_tls(image, (), tls=tls, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca),
             image=image,
             python=_python(image),
             **parameters,
@@ -202,7 +199,10 @@ def lighthouse_app(
 
 
 def _check(job: FtJob) -> None:
-    """Raise `ConfigError` if the job can't run. Print a warning if a node has more GPUs than workers, which may use several."""
+    """Raise the errors of `check_here`, if the job runs on this file system.
+
+    Print a warning if a node has more GPUs than workers, which may use several.
+    """
     if not job.image:
         check_here(job)
     if job.unused_gpus:
@@ -243,10 +243,13 @@ def lighthouse_addresses(parameter: str, env: Mapping[str, str]) -> tuple[tuple[
     return (() if word == AUTO else parse_addresses(word, what=source)), source
 
 
-def _tls(image: str, lighthouses: Sequence[str], tls: str, *files: str) -> str:
+def _tls(
+    image: str, lighthouses: Sequence[str], *, tls: str = "", tls_cert: str = "", tls_key: str = "", tls_ca: str = ""
+) -> str:
     """Return the value of TORCHFT_X_TLS for the job. A lighthouse at an https:// address implies it."""
     implied = any(address.startswith("https://") for address in lighthouses)
-    return tls_setting("on" if implied and not tls else tls, *(_here(file, image) for file in files))
+    files = (_here(file, image) for file in (tls_cert, tls_key, tls_ca))
+    return tls_setting("on" if implied and not tls else tls, *files)
 
 
 def new_run_dir(name: str) -> str:
