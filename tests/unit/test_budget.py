@@ -44,15 +44,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (1670, 7),
-    "comm": (6782, 55),
+    "": (2044, 10),
+    "comm": (6851, 55),
     "compat": (957, 1),
-    "core": (9491, 44),
-    "launch": (16857, 133),
-    "observe": (4431, 39),
-    "rpc": (6911, 59),
-    "train": (10951, 51),
-    "transfer": (5809, 43),
+    "core": (9645, 44),
+    "launch": (17098, 137),
+    "observe": (4563, 40),
+    "rpc": (6995, 59),
+    "train": (11099, 51),
+    "transfer": (5821, 43),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60

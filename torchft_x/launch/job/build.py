@@ -76,10 +76,8 @@ def ft_app(
     """Return a fault-tolerant job as a TorchX app, for a component of your own.
 
     The parameters are those of the components (docs/components.md), and five more:
-    * `resource`: a TorchX resource, in place of h, cpu, gpu and memMB.
-    * `workers_by_group`: number of processes of each group, if the groups differ in size. `extra_roles`: more programs.
-    * `hooks`: functions that adjust ``info.request``, called with the scheduler's name and TorchX's dry-run info after our
-      own adjustments. The returned info is submitted; None stands for the given one.
+    * `resource`: in place of h, cpu, gpu and memMB. `workers_by_group`: processes of each group. `extra_roles`: more programs.
+    * `hooks`: functions of the scheduler's name and TorchX's dry-run info, called last. They return what is submitted, or None.
     * `module`: a Python module to run in place of a script, written for torchft (`python -m torchft_x.compat -m MODULE`).
 
     Print one sentence on stderr and raise `SystemExit` with code 2, which TorchX lets pass, if a parameter is wrong.

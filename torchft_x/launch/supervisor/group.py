@@ -79,7 +79,7 @@ class Supervisor(BaseSupervisor):
 
     def _check_host(self) -> None:
         """Run the user's health command. If it fails, request a stop: the group ends, or moves to another host."""
-        config, stops, fence = self.config, self._stops, self.config.launch.fence
+        config, stops, fence = self.config, self._stops, self.config.launcher.fence
         if not config.health:
             return
         environ = trainer_environment(config, self._environ)
