@@ -40,7 +40,7 @@ trainers=${TORCHFT_X_TRAINERS_VENV:-.venv-trainers}
 main=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 packages=(transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6 wandb==0.31.0)
 titan=(torchtitan==0.3.0 tyro==1.0.17 shtab==1.13.0 typeguard==4.6.1 spmd_types==0.2.3) # its used requirements only
-imports=("datasets>=3.6,<4.8" torchdata tensorboard==2.21.0 einops pillow safetensors)
+imports=("datasets>=3.6,<4.8" grain torchdata tensorboard==2.21.0 einops pillow safetensors)
 wanted="$main ${packages[*]} ${titan[*]} ${imports[*]}"
 if environment "$trainers" "$wanted"; then
     echo "$main" >"$("$trainers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"

@@ -22,7 +22,7 @@ __all__ = ["drive"]  # a fixture
 
 
 def test_a_bad_host_starts_no_attempt_and_its_last_lines_say_why(drive: Callable[..., Driven]) -> None:
-    run = drive(SLEEPER, health="seq 9; echo 'GPU 3 is lost.' >&2; exit 3", launch={"no_restart_code": 1})
+    run = drive(SLEEPER, health="seq 9; echo 'GPU 3 is lost.' >&2; exit 3", launcher={"no_restart_code": 1})
     assert run.wait() == 1
     sentence = f"the health command failed (exit code 3) on {socket.gethostname()}: 8; 9; GPU 3 is lost"
     assert [(r["kind"], r.get("code"), r.get("sentence")) for r in run.reports()] == [
@@ -52,7 +52,7 @@ def test_on_slurm_the_node_is_named_and_the_group_is_not_over(
 ) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
     (fence := tmp_path / "newest-trainer-1").write_text("4_1-r0\n")
-    run = drive(SLEEPER, health="exit 1", launch={"no_restart_code": 1, "fence": [str(fence), "4_1-r0"]})
+    run = drive(SLEEPER, health="exit 1", launcher={"no_restart_code": 1, "fence": [str(fence), "4_1-r0"]})
     assert run.wait() == ELSEWHERE
     assert [r["kind"] for r in run.reports()] == ["closed"]  # a group that is done would not be waited for
     said = f"the health command failed (exit code 1) on {socket.gethostname()}"

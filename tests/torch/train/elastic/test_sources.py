@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,18 +30,21 @@ def torch_dataset(folder: Path) -> Source:
 
 def arrow(folder: Path) -> Source:
     """Data set in files of Arrow, which loads a batch in one call (``__getitems__``)."""
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    import datasets
+
     datasets.Dataset.from_dict({"number": list(range(LENGTH))}).save_to_disk(folder / "arrow", num_shards=2)
     return datasets.load_from_disk(folder / "arrow").with_format("torch"), lambda batch: batch["number"].tolist()
 
 
 def grain(folder: Path) -> Source:
-    library = pytest.importorskip("grain", reason="pip install grain")
+    import grain as library
+
     return library.MapDataset.range(LENGTH).map(lambda i: {"number": i}), lambda batch: batch["number"].tolist()
 
 
 def numpy_map(folder: Path) -> Source:
-    numpy = pytest.importorskip("numpy", reason="pip install numpy")
+    import numpy
+
     rows = numpy.memmap(folder / "rows", dtype="int64", mode="w+", shape=(LENGTH, 3))
     rows[:] = numpy.arange(LENGTH)[:, None]
     rows.flush()
@@ -52,6 +56,15 @@ def torch_map(folder: Path) -> Source:
     rows = torch.from_file(str(folder / "rows"), shared=True, size=LENGTH, dtype=torch.int64)
     rows.copy_(torch.arange(LENGTH))
     return rows, lambda batch: batch.tolist()
+
+
+SOURCES = [torch_dataset, torch_map]
+SOURCES += [
+    make
+    for package, make in {"datasets": arrow, "grain": grain, "numpy": numpy_map}.items()
+    if importlib.util.find_spec(package)
+]
+"""Those whose packages are here. tests/extended/train/test_sources.py has them all."""
 
 
 class SourceTrainer(LedgerTrainer):
@@ -67,7 +80,7 @@ class SourceTrainer(LedgerTrainer):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("make", [torch_dataset, arrow, grain, numpy_map, torch_map])
+@pytest.mark.parametrize("make", SOURCES)
 def test_each_sample_once(make: Callable[[Path], Source], workers: int, tmp_path: Path) -> None:
     source = make(tmp_path)
     dealing = {"source": source, "global_batch": 6, "micro_batch": 2, "num_workers": workers}

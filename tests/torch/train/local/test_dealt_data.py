@@ -20,7 +20,7 @@ def test_an_adopted_exchange_gives_the_lane_of_its_own_quorum() -> None:
     steps = SimpleNamespace(role=SimpleNamespace(plan=SimpleNamespace(replica_rank=2)), data=of_step)
     context = SimpleNamespace(step=step, failures=SimpleNamespace(lock=contextlib.nullcontext()))
     manager = SimpleNamespace(context=context, steps=steps, _use_async_quorum=False)
-    data = DealtData(cast(Manager, manager), 4, delay=0, island=False, begin=lambda: None)
+    data = DealtData(cast(Manager, manager), 4, delay=0, begin=lambda: None)
     data.start()
     data.counted([0.0, 0.0, 0.0])
     steps.role = SimpleNamespace(plan=SimpleNamespace(replica_rank=1))
