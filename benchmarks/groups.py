@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Any, Protocol
 
-from torchft_x import __version__
+from torchft_x import __version__, net
 from torchft_x.core.types import JoinReason
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -76,7 +76,7 @@ class OurGroups:
             group_id=f"bench_{i}",
             attempt_id=pb.AttemptId(started=time.time(), token=f"bench_{i}"),
             address=f"http://127.0.0.1:{10000 + i}",
-            boot_id=grpc_options.boot_id(),
+            boot_id=net.boot_id(),
             library=f"torchft_x/{__version__}",
             wire=grpc_options.WIRE,
         )
