@@ -63,7 +63,7 @@ def read_address(file: Path) -> Address | None:
             text = f.read(_MOST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return None
-    env.follow_scheme(text)
+    env.enable_tls_if_https(text)
     return parse_address(text, what=str(file)) if text else None
 
 

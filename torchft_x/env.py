@@ -227,7 +227,7 @@ def read_tls(environ: Mapping[str, str] | None = None) -> str:
     return "" if value == "off" else value
 
 
-def follow_scheme(lighthouse: str) -> None:
+def enable_tls_if_https(lighthouse: str) -> None:
     """Turn TLS on, in this process and its children, if the run's lighthouse has an https:// address."""
     if lighthouse.strip().startswith(_HTTPS):
         set_default(TLS, "on")

@@ -29,7 +29,7 @@ _BEGIN, _END = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31, 23
 _OF_ANOTHER = "its certificate is not of this run, so that one of the two has another token or authority"
 _NO_TLS = "it does not speak TLS; set TORCHFT_X_TLS for all of the run or for nobody"
 
-_token: str | None = None  # set by `use`
+_token: str | None = None  # set by `use_token`
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Identity:
         return made
 
 
-def use(token: str | None) -> str | None:
+def use_token(token: str | None) -> str | None:
     """Derive the run's authority from this token, in place of that of the environment, if it is not None. Return it.
 
     Raise `ConfigError` if this process shall use TLS and can't.
     """
     global _token
     _token = token or _token
-    if covers():
+    if is_on():
         contexts()
     return token
 
@@ -104,7 +104,7 @@ def server(sock: socket.socket, *, tensors: bool = False) -> socket.socket:
     `tensors`: whether tensors go through it, which ``control`` leaves in clear. Raise ConnectionAbortedError if the
     client has gone, `ConfigError` if this process can't have a certificate.
     """
-    if not covers(tensors=tensors):
+    if not is_on(tensors=tensors):
         return sock
     context = contexts()[0]
     try:
@@ -116,12 +116,12 @@ def server(sock: socket.socket, *, tensors: bool = False) -> socket.socket:
 
 def client(sock: socket.socket, *, tensors: bool = False) -> socket.socket:
     """Return a client's socket, connected or not, as it is to be used. See `server`."""
-    if not covers(tensors=tensors):
+    if not is_on(tensors=tensors):
         return sock
     return contexts()[1].wrap_socket(sock, do_handshake_on_connect=False, server_hostname=identity().name)
 
 
-def covers(*, tensors: bool = False) -> bool:
+def is_on(*, tensors: bool = False) -> bool:
     """Return whether this process uses TLS; for connections with tensors, whether for those, too."""
     text = env.read_tls()
     return bool(text) and not (tensors and Setting.parse(text).control_only)
@@ -129,7 +129,7 @@ def covers(*, tensors: bool = False) -> bool:
 
 def tensor_token(token: str | None) -> str | None:
     """Return the token for connections with tensors: one from which the run's own can't be computed if they are in clear."""
-    return token if token is None or covers(tensors=True) or not covers() else _derive(token, "tensors", 32).hex()
+    return token if token is None or is_on(tensors=True) or not is_on() else _derive(token, "tensors", 32).hex()
 
 
 def has_more(sock: socket.socket) -> bool:

@@ -131,11 +131,11 @@ def test_a_wrong_setting_is_a_sentence(text: str, sentence: str) -> None:
 
 def test_a_token_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="The token has 6 characters; with TLS it needs 22 or more"):
-        tls.use("secret")
+        tls.use_token("secret")
     monkeypatch.setattr(tls, "_token", None)
     monkeypatch.delenv(env.TOKEN)
     with pytest.raises(ConfigError, match="TLS needs the run's token"):
-        tls.use(None)
+        tls.use_token(None)
 
 
 def test_a_missing_package_is_a_sentence_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,22 +146,22 @@ def test_a_missing_package_is_a_sentence_before_anything_is_queued(monkeypatch: 
 
 def test_addresses_turn_tls_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.TLS, "off")
-    assert (tls.covers(), net.Address("a", 1).url) == (False, "http://a:1")
+    assert (tls.is_on(), net.Address("a", 1).url) == (False, "http://a:1")
     monkeypatch.delenv(env.TLS)
     monkeypatch.setenv(env.LIGHTHOUSE, "https://a:1,https://b:1")
-    assert (tls.covers(), net.Address("a", 1).url) == (True, "https://a:1")
+    assert (tls.is_on(), net.Address("a", 1).url) == (True, "https://a:1")
     monkeypatch.delenv(env.LIGHTHOUSE)
-    assert not tls.covers()
-    env.follow_scheme("https://a:1")
-    assert tls.covers()
+    assert not tls.is_on()
+    env.enable_tls_if_https("https://a:1")
+    assert tls.is_on()
     assert net.parse_address("https://a:1") == net.Address("a", 1)
 
 
 def test_control_leaves_tensors_in_clear_and_never_sends_the_token_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tls.tensor_token(TOKEN) == TOKEN
     monkeypatch.setenv(env.TLS, "control")
-    assert tls.covers()
-    assert not tls.covers(tensors=True)
+    assert tls.is_on()
+    assert not tls.is_on(tensors=True)
     derived = tls.tensor_token(TOKEN)
     assert derived is not None
     assert TOKEN not in derived

@@ -337,7 +337,7 @@ def lighthouse_main() -> int:
 
 def _token(argument: str | None) -> str | None:
     """Return the argument, else the run's token, else None. Raises `ConfigError`."""
-    return tls.use(check_token(argument if argument is not None else env.read_token()))
+    return tls.use_token(check_token(argument if argument is not None else env.read_token()))
 
 
 def _member(p: peer_pb.QuorumMember) -> QuorumMember:

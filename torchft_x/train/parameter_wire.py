@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def checked_token(given: str | None) -> str | None:
-    token = tls.use(env.read_token() if given is None else given) or None
+    token = tls.use_token(env.read_token() if given is None else given) or None
     if token is not None and not (token.isascii() and token.isprintable()):
         raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
     return token
@@ -153,7 +153,7 @@ def ask(url: str, token: str | None, timeout: float) -> str:
         where = net.parse_address(parts.netloc, what="parameter server")
     except ValueError as e:  # AddressError is a ValueError
         raise AddressError(f"parameter server {url!r}: {e}") from None
-    env.follow_scheme(url)
+    env.enable_tls_if_https(url)
     who = f"the parameter server at {where.url}"
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
     try:

@@ -149,8 +149,8 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
         if given is None or given == "auto":
             yield ok("lighthouse", "None is expected to run yet: a job brings its own.")
             return
-        env.follow_scheme(given)
-        token = tls.use(_token(case))
+        env.enable_tls_if_https(given)
+        token = tls.use_token(_token(case))
         addresses = net.parse_addresses(given, what=source)
     except TorchftXError as e:
         yield problem("lighthouse", str(e))

@@ -61,7 +61,7 @@ def find(given: str | None, token_file: str | None = None) -> Run:
         return _of_cluster(given, token_file)
     if given is not None and _is_address(given):
         addresses = parse_addresses(given, what="address")
-        env.follow_scheme(given)
+        env.enable_tls_if_https(given)
         return _answering(f"the lighthouse at {given}", None, addresses, _token(token_file, None))
     run_dir = Path(given) if given is not None else _usual()
     try:
@@ -126,7 +126,7 @@ def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], 
             socket.create_connection(address, timeout=_CONNECT).close()
         except (OSError, UnicodeError):
             continue
-        return Run(what, run_dir, address, tls.use(token), others=addresses[at + 1 :])
+        return Run(what, run_dir, address, tls.use_token(token), others=addresses[at + 1 :])
     tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
     if run_dir is None:
         raise NobodyServesError(f"No lighthouse answers at {tried}.", None)

@@ -64,7 +64,7 @@ class Locator:
         self._at = None if env.is_local_job(environ) else env.read_lighthouse_at(environ)
         if given is not None:
             self._given = parse_addresses(given, what=env.LIGHTHOUSE)
-            env.follow_scheme(given)
+            env.enable_tls_if_https(given)
             check_any_resolvable(self._given, what=env.LIGHTHOUSE)
         elif run_dir is None and self._at is None:
             raise ConfigError(
@@ -148,7 +148,8 @@ class Locator:
         environ = dict(self._environ)
         if not self._given_token() and self._has_token():
             environ[env.TOKEN_FILE] = str(self._token_file)
-        return FoundLighthouse(addresses, tls.use(env.read_token(environ)), env.read(env.TOKEN_FILE, None, environ))
+        token = tls.use_token(env.read_token(environ))
+        return FoundLighthouse(addresses, token, env.read(env.TOKEN_FILE, None, environ))
 
 
 def first_host(text: str) -> str:

@@ -33,7 +33,7 @@ RECONNECT_PAUSE = 0.2
 
 def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channel:
     """Open a channel and wait until it is connected. Raises `UnreachableError` after `connect_timeout` seconds."""
-    env.follow_scheme(address)
+    env.enable_tls_if_https(address)
     channel = grpc_options.channel(parse_address(address, what=what))
     try:
         grpc.channel_ready_future(channel).result(connect_timeout)

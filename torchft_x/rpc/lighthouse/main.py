@@ -126,7 +126,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         token = check_token(env.read_token_file(args.token_file, f"--token_file {args.token_file}"))
     else:
         token = check_token(env.read_token())
-    tls.use(token)
+    tls.use_token(token)
     roster = None
     replaced_within = args.replaced_within
     if args.job_groups is not None:

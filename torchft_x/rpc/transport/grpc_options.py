@@ -125,7 +125,7 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((bind.host, bind.port))
-        if tls.covers():
+        if tls.is_on():
             own = tls.identity()
             credentials = grpc.ssl_server_credentials([(own.key, own.cert)], own.ca, require_client_auth=True)
             port = int(server.add_secure_port(bind.target, credentials))
@@ -150,7 +150,7 @@ def advertised(bind: Address, port: int, host: str | None = None) -> Address:
 def aio_channel(address: Address) -> grpc.aio.Channel:
     """Open a channel for use on the thread of `loop` only."""
     port_not_inherited(address.port)
-    if not tls.covers():
+    if not tls.is_on():
         return grpc.aio.insecure_channel(address.target, options=CHANNEL_OPTIONS)
     return grpc.aio.secure_channel(address.target, *_secured())
 
@@ -158,7 +158,7 @@ def aio_channel(address: Address) -> grpc.aio.Channel:
 def channel(address: Address) -> grpc.Channel:
     """Open a channel for blocking calls from any thread."""
     port_not_inherited(address.port)
-    if not tls.covers():
+    if not tls.is_on():
         return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
     return grpc.secure_channel(address.target, *_secured())
 

@@ -23,7 +23,7 @@ _WHAT = f"lighthouse address ({env.LIGHTHOUSE})"
 def find_lighthouses(given: str) -> tuple[Address, ...]:
     """Parse comma-separated addresses; wait until a name is known. Raises `AddressError` that names the variable."""
     addresses = parse_addresses(given, what=_WHAT)
-    env.follow_scheme(given)
+    env.enable_tls_if_https(given)
     deadline = time.monotonic() + RESOLVE_TIMEOUT
     while True:
         try:

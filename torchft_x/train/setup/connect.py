@@ -159,9 +159,9 @@ def connect(options: Options) -> GroupConnection:
     `DeadlineError` about the group's own store and rank 0.
     """
     if options.lighthouse is not None:
-        env.follow_scheme(options.lighthouse)
-    tls.use(options.token)
-    if tls.covers(tensors=True) and options.group_rank == 0:
+        env.enable_tls_if_https(options.lighthouse)
+    tls.use_token(options.token)
+    if tls.is_on(tensors=True) and options.group_rank == 0:
         logger.warning("TLS covers all but collectives: torch's gloo, NCCL and XCCL send tensors in clear.")
     if options.group_world_size == 1:
         return _gather(options, None, "")

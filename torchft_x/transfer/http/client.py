@@ -51,7 +51,7 @@ class Source:
             parts = urlsplit(metadata[:1000])
             if parts.scheme not in ("http", "https") or parts.path.rstrip("/") != "/checkpoint":
                 raise AddressError("it is not of the form http://HOST:PORT/checkpoint/")
-            if (parts.scheme == "https") != tls.covers(tensors=True):
+            if (parts.scheme == "https") != tls.is_on(tensors=True):
                 here, there = ("without", "with") if parts.scheme == "https" else ("with", "without")
                 raise AddressError(
                     f"it offers the state {there} TLS, and this process works {here} it; {env.TLS} must be equal"
@@ -63,7 +63,7 @@ class Source:
 
     @property
     def url(self) -> str:
-        return f"{'https' if tls.covers(tensors=True) else 'http'}://{self.address.target}"
+        return f"{'https' if tls.is_on(tensors=True) else 'http'}://{self.address.target}"
 
     def left(self) -> float:
         return self.deadline - time.monotonic()

@@ -67,7 +67,7 @@ class HTTPTransport(CheckpointTransport[T]):
         self._timeout = seconds(timeout)
         self._streams = num_chunks or DEFAULT_STREAMS
         self._host = net.advertise_host(host)
-        self._token = tls.use(env.read_token() if token is None else token) or None
+        self._token = tls.use_token(env.read_token() if token is None else token) or None
         if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
             raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
         self._token = tls.tensor_token(self._token)

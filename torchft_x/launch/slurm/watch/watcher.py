@@ -148,7 +148,7 @@ def ask(manifest: Manifest) -> a.LighthouseStatus:
     why = "no address is written down yet"
     for address in lighthouses(Path(manifest.run_dir)):
         try:
-            token = tls.use(env.read_token_file(manifest.token_file, manifest.token_file))
+            token = tls.use_token(env.read_token_file(manifest.token_file, manifest.token_file))
             return a.read_status(lighthouse_status(address, token, TIMING.watch_answer))
         except (TorchftXError, ValueError) as e:
             why = str(e)

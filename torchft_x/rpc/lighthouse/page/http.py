@@ -82,7 +82,7 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._received, self._unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = tls.contexts()[2].wrap_bio(self._received, self._unsent, True) if tls.covers() else None
+        self._tls = tls.contexts()[2].wrap_bio(self._received, self._unsent, True) if tls.is_on() else None
 
     async def receive(self, size: int) -> bytes:
         """Return at most `size` bytes; none if the connection was closed."""
