@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ import torch
 from tests.torch.train.test_parameter_server import Adder
 from tests.unit.attacks.http2 import PREFACE
 from tests.unit.rpc.support import group, lighthouse
-from tests.util import scaled
+from tests.util import scaled, wait_for
 from torchft_x import env, net, tls
 from torchft_x.comm.store.client import Connection, MeetingStore
 from torchft_x.comm.store.create import serve_store
@@ -24,6 +24,7 @@ from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.errors import TokenError, TransferError, UnreachableError
 from torchft_x.rpc.coordination import LighthouseClient
+from torchft_x.rpc.lighthouse.page import http as page_http
 from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.transport import loop
 from torchft_x.transfer.http.transport import HTTPTransport
@@ -79,15 +80,32 @@ def answer(sock: socket.socket) -> bytes:
     return b"" if received.startswith(b"\x15\x03") else received
 
 
+def trusting(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Let the client accept every server."""
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+ANYBODY = trusting(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+
+def half_hello() -> bytes:
+    """Return the first half of a client's first message."""
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ANYBODY.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    return sent.read(sent.pending // 2)
+
+
 @pytest.mark.parametrize("what", LISTENERS)
 def test_a_stranger_does_not_get_past_the_handshake(what: str) -> None:
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-    another = tls._derived("another-" * 5).context(ssl.PROTOCOL_TLS_CLIENT)
-    another.check_hostname, another.verify_mode = False, ssl.CERT_NONE
+    another = trusting(tls._derived("another-" * 5).context(ssl.PROTOCOL_TLS_CLIENT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tls, "_END", tls._BEGIN + timedelta(1))
+        expired = trusting(tls._derived(TOKEN).context(ssl.PROTOCOL_TLS_CLIENT))
     with listening(what) as port:
         for hello in (PREFACE, b"GET /checkpoint/1/1 HTTP/1.1\r\n\r\n", b"tfxstor1" + bytes(48)):
-            for context in (None, anybody, another):
+            for context in (None, ANYBODY, another, expired):
                 with socket.create_connection((HOST, port), scaled(20)) as sock:
                     try:
                         used = sock if context is None else context.wrap_socket(sock)
@@ -96,6 +114,30 @@ def test_a_stranger_does_not_get_past_the_handshake(what: str) -> None:
                         continue
                     assert answer(used) == b"", (hello, context)
                     used.close()
+
+
+@pytest.mark.parametrize("what", [one for one in LISTENERS if one != "parameter server"])  # 64 keep others out for 10 s
+def test_handshakes_that_never_end_keep_no_member_out(what: str) -> None:
+    with listening(what) as port, contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(socket.create_connection((HOST, port), scaled(20))) for _ in range(100)]
+        for sock in crowd:
+            with contextlib.suppress(OSError):  # the oldest are closed for the newest
+                sock.sendall(half_hello())
+        member = tls.client(stack.enter_context(socket.create_connection((HOST, port), scaled(20))))
+        assert isinstance(member, ssl.SSLSocket)
+        member.do_handshake()
+        most = 0 if what in ("lighthouse", "group server") else 64
+        wait_for(lambda: len(crowd) - sum(map(is_closed, crowd)) <= most, 10.0, "the end of the others")
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return not sock.recv(4096)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def test_the_run_is_served() -> None:
@@ -168,13 +210,11 @@ def test_clients_and_servers_that_do_not_fit_are_sentences(monkeypatch: pytest.M
                 heartbeat(plain.address())
 
 
-def test_the_page_is_https_and_says_so(tmp_path: Path) -> None:
+def test_the_page_is_https_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with lighthouse() as server:
         shown = loop.call(page.start(server._shell, f"{HOST}:0", 1, server.address()), 10.0)
         where = net.parse_address(shown.url)
-        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(where.host, where.port, timeout=scaled(20), context=anybody)
+        connection = http.client.HTTPSConnection(where.host, where.port, timeout=scaled(20), context=ANYBODY)
         for _ in range(2):
             connection.request("GET", "/status.json")
             response = connection.getresponse()
@@ -183,4 +223,8 @@ def test_the_page_is_https_and_says_so(tmp_path: Path) -> None:
         plain = http.client.HTTPConnection(where.host, where.port, timeout=scaled(20))
         plain.request("GET", "/")
         assert b"begin its address with https://" in plain.getresponse().read()
+        monkeypatch.setattr(page_http, "READ_TIMEOUT", 0.2)
+        with socket.create_connection(where, scaled(20)) as slow:
+            slow.sendall(half_hello())
+            assert answer(slow) == b""
         loop.call(shown.close(), 5.0)
