@@ -39,6 +39,7 @@ JOBS = {
         memMB=65536,
         log_level="warning",
         debug=True,
+        tls="on",
     ),
     "titan": FtJob(
         script="", module="torchft_x.compat.titan", script_args=("--module", "a.b", "--config", "c"), run_dir="/r"

@@ -89,7 +89,9 @@ def others() -> dict[str, Request]:
         name="Main", image="i:1", entrypoint="sh", args=["-c", "x"], max_retries=3, resource=resource(cpu=1, memMB=5)
     )
     return {
-        "everything": made(hsdp(**many, replicas=1, env={"SHARD": "${replica_id}", "NOTE": "$(HOME)"}), EVERYTHING),
+        "everything": made(
+            hsdp(**many, replicas=1, tls="on", env={"SHARD": "${replica_id}", "NOTE": "$(HOME)"}), EVERYTHING
+        ),
         # its groups are peers of other jobs' groups, so no policy of the network keeps them apart
         "external_lighthouse": made(hsdp(lighthouse="http://10.0.0.1:29510", run_dir="/r", replicas=1)),
         "role_of_somebody_else": made(AppDef(name="Some_App", roles=[main])),

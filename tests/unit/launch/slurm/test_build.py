@@ -11,6 +11,7 @@ from tests.unit.launch.slurm.made import SCRIPT, directives, request, spec
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.job.job import ExtraRole
 from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import options
 from torchft_x.launch.slurm.build import arrays
@@ -24,6 +25,16 @@ def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array(
     assert arrays(found.roles[0]) == [[0, 2], [1], [3]]
     found_arrays = [line for line in directives(str(found)) if line.startswith("--array")]
     assert found_arrays == ["--array=0,2", "--array=1", "--array=3"]
+
+
+def test_tls_reaches_every_process() -> None:
+    app = ft_app(
+        str(SCRIPT), replicas=3, run_dir="/shared/run", tls="on", extra_roles=[ExtraRole("evaluator", ["serve"])]
+    )
+    found = [role.spec for role in request(app).roles]
+    assert [spec.role for spec in found] == ["trainer", "evaluator"]
+    assert {spec.env[env.TLS] for spec in found} == {found[0].lighthouse_env[env.TLS]} == {"on"}
+    assert all(f"\nexport {env.TLS}=on\n" in render(spec) for spec in found)  # also for the watcher
 
 
 def test_every_option_becomes_a_word_of_sbatch() -> None:
