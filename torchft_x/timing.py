@@ -107,7 +107,7 @@ class Timing:
     promise_again: float = 60.0  # between two such promises in one quorum; newcomers wait for their end
     lighthouse_away: float = 180.0  # until a rank gives up without a lighthouse, whose host may be replaced meanwhile
 
-    # --- leases and grants (core.membership, core.restart) -----------------------------------------------------------
+    # --- leases and grants (core.membership, core.lighthouse) --------------------------------------------------------
 
     lease: float = 120.0  # time for which a group may commit without the lighthouse
     lease_margin: float = 1.0  # added to the wait for the end of a lease, because clocks differ in rate

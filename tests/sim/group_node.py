@@ -17,9 +17,9 @@ from torchft_x.comm.votes.ranks import RankVote
 from torchft_x.core.commit.values import LocalVote, Terms
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import QuorumDeadline
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.messages.common import Tick
 from torchft_x.core.types import AttemptId
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.machine import Lighthouse
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorGone, SupervisorHere, TellStop
 from torchft_x.core.types import Member, Quorum, State, group_of
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchft_x.core.journal import JournalEntry
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 
 if TYPE_CHECKING:
     from tests.sim.base import Clock, Process

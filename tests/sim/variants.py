@@ -20,6 +20,7 @@ from unittest import mock
 from tests.sim import swarm
 from tests.sim.invariants import Violation
 from tests.sim.transfer import Fetch, Transfers
+from torchft_x.core import quorum as rule
 from torchft_x.core import types
 from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.commit import step
@@ -31,15 +32,13 @@ from torchft_x.core.data.state import DataState
 from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
+from torchft_x.core.lighthouse import recover
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.lighthouse.recover import Adopt, NothingToAdopt, RestartRecovery
+from torchft_x.core.membership.current_quorum import OpenQuorums, QuorumState
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.lighthouse import CloseSession, Extend, Join
-from torchft_x.core.quorum import rule
-from torchft_x.core.quorum.open_quorums import OpenQuorums
-from torchft_x.core.restart import recover
-from torchft_x.core.restart.recover import Adopt, NothingToAdopt, RestartRecovery
 from torchft_x.core.types import Computed, JoinReason, Member, Part, Quorum, State
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -281,25 +280,25 @@ _ALL = [
     Variant(
         name="R9a any", left_out="any live joiner may follow a quorum",
         harm="split brain: two histories",
-        caught_by="quorum.test_rule:TestSuccession.test_R9a_a_stranger_does_not_whatever_its_state",
+        caught_by="test_quorum:TestSuccession.test_R9a_a_stranger_does_not_whatever_its_state",
         patch=patched((rule, "_heirs", lambda cur, whole: True)),
     ),
     Variant(
         name="R9a member", left_out="any member of a quorum may follow it, carrier or not",
         harm="all progress is lost while a carrier lives",
-        caught_by="quorum.test_rule:TestSuccession.test_R9a_membership_is_not_enough",
+        caught_by="test_quorum:TestSuccession.test_R9a_membership_is_not_enough",
         patch=patched((rule, "_heirs", lambda cur, whole: any(m.replica_id in whole for m in cur.members))),
     ),
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
-        caught_by="quorum.test_rule:TestSuccession.test_R9a_healing_to_the_top_is_not_enough",
+        caught_by="test_quorum:TestSuccession.test_R9a_healing_to_the_top_is_not_enough",
         patch=patched((rule, "_heirs", partial(_heirs_at, State.__ge__))),
     ),
     Variant(
         name="R9a adopted", left_out="a carrier that has yet to commit a held result follows the quorum in which it was to",
         harm="a final step is redone: another member has committed that result, and this one meets somebody who denies it",
-        caught_by="quorum.test_rule:test_a_carrier_that_has_not_adopted_yet_follows_nothing",
+        caught_by="test_quorum:test_a_carrier_that_has_not_adopted_yet_follows_nothing",
         patch=patched((rule, "_heirs", partial(_heirs_at, State.__gt__))),
     ),
     Variant(
@@ -311,7 +310,7 @@ _ALL = [
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
         harm="split brain: the lighthouse before may have let others go on without them",
-        caught_by="restart.test_recover:test_a_lease_vouches_while_anything_is_left_of_it",
+        caught_by="lighthouse.test_recover:test_a_lease_vouches_while_anything_is_left_of_it",
         patch=patched((recover, "_vouches", lambda report, member: not member.library or report is not None)),
     ),
     Variant(
@@ -377,7 +376,7 @@ _ALL = [
     Variant(
         name="R9 chain", left_out="a quorum that was sent is followed, and not those before it",
         harm="split brain: whoever alone received it goes on, and so do those that never heard of it",
-        caught_by="quorum.test_open_quorums:test_R9_of_two_groups",
+        caught_by="membership.test_open_quorums:test_R9_of_two_groups",
         patch=patched((OpenQuorums, "leave", lambda self, quorum: None)),
     ),
     Variant(

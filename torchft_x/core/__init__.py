@@ -8,26 +8,24 @@ The packages are listed bottom up. Each imports only from those before it in the
 [tool.importlinter])::
 
     (files here)  shared by all sides: types, heal (sources of heals), in_doubt (resolves undecided steps),
-                  cross_group_vote, fingerprint (facts that must be equal in all groups), journal, presence (state of a
-                  supervisor's stream), decision_log (reasons of a machine's decisions), memory_slot (head of a copy
-                  in memory), formats (names of the wire formats for values)
+                  cross_group_vote, fingerprint (facts that must be equal in all groups), journal, quorum (whether one
+                  may form), presence (state of a supervisor's stream), decision_log (reasons of a machine's
+                  decisions), memory_slot (head of a copy in memory)
     messages      events and effects of each machine
     data          deals samples out to groups, each once per epoch
     commit        decides whether a step is committed
     group         asks, quorums and deadlines of a replica group
     job           decides whether the job is done, and its exit code
-    quorum        decides whether a quorum may form, and which older ones it must follow
     membership    known members and their losses
     admission     decides which processes may join, and whose reports count
-    restart       decides when a lighthouse that has just started may form a quorum
     training      pace, saves and heals of a trainer
-    lighthouse    forms quorums, and grants steps to their members
+    lighthouse    forms quorums, grants steps to their members, takes over from the lighthouse before
 
 A machine and its shell have a contract. The shell delivers events with the time, one after the other, and carries out
 the effects that the machine returns. `core.messages` defines it precisely. Times are seconds as floats, monotonic
 unless a name says ``unix``. Ids are integers that only grow. Rules (R1, ...) and invariants (I1, ...) are those of
 docs/dev/design.md.
 
-Begin reading with `types`; then `quorum.rule` (one pure function), `commit.step` (one rank's way through a step), and
+Begin reading with `types`; then `quorum` (one pure function), `commit.step` (one rank's way through a step), and
 the two machines, `group.machine.Group` and `lighthouse.machine.Lighthouse`.
 """

@@ -57,7 +57,7 @@ class JournalEntry:
     members: tuple[MemberEntry, ...] = ()
     """Entries of members with sessions, and of earlier members of the job whose end is not known (R21)."""
     open: tuple[Quorum, ...] = ()
-    """Earlier quorums that must be followed, too (`core.quorum.open_quorums`), from old to new."""
+    """Earlier quorums that must be followed, too (`core.membership.current_quorum`), from old to new."""
     absent: tuple[Absent, ...] = ()
     """Absent members of `quorum` and `open`, and earlier ones of the job whose end is not known (R21)."""
     leased: float | None = None

@@ -14,6 +14,8 @@ from enum import Enum
 
 from torchft_x.core.in_doubt import Settlement, settle
 
+FORMATS = ("int8", "int4", "fp8")
+"""Names of the wire formats for values, for code that does not load torch. `comm.quantized.format` defines them."""
 Ranges = tuple[tuple[int, int], ...]
 """Sorted, disjoint, half-open ranges of integers (from, to), none of them empty and none touching the next."""
 

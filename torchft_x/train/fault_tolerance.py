@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env
-from torchft_x.core.formats import FORMATS
 from torchft_x.core.training.sync_schedule import Settings
+from torchft_x.core.types import FORMATS
 from torchft_x.errors import ConfigError
 
 SECTION = "fault_tolerance"

@@ -11,7 +11,7 @@ from tests.sim.lighthouse_node import LighthouseNode
 from tests.sim.quorum_checks import QuorumChecks
 from tests.sim.shared import SharedDirectory
 from tests.sim.variants import hunt, patched
-from torchft_x.core.quorum import rule
+from torchft_x.core import quorum as rule
 from torchft_x.core.training.memory_checkpoint import CopyDecision, HeldCopies
 from torchft_x.core.types import State
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.membership.record import MemberRecord
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     Closed,

@@ -1,11 +1,11 @@
 """A second implementation of the formation rules, written for reading and not for speed: no reasons, one rule a line.
 
-`test_formation` compares it with `torchft_x.core.quorum.rule.form` on thousands of situations.
+`test_formation` compares it with `torchft_x.core.quorum.form` on thousands of situations.
 """
 
 from __future__ import annotations
 
-from torchft_x.core.quorum.rule import Candidate, QuorumInputs
+from torchft_x.core.quorum import Candidate, QuorumInputs
 from torchft_x.core.types import JoinReason, State
 from torchft_x.timing import TIMING
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.core.membership.test_failure_detector import Watched
 from tests.unit.core.scene import Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     AttemptHalted,
     Heartbeat,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.core.scene import member
 from torchft_x.core.decision_log import KEPT, Decision, after, story
-from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages.group import Ask
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import Fence, Heartbeat, UnaryJoin

@@ -20,7 +20,7 @@ import pytest
 from tests.golden import Golden
 from tests.unit.core.scene import UNIX, Scene
 from torchft_x.core.fingerprint import Fingerprint, describe
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import (
     Fence,
     Issue,

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.core.scene import BOOT, UNIX, Scene, issued, member, of, quorum
 from torchft_x.core.journal import Absent, JournalEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted
 from torchft_x.core.messages.lighthouse import (
     Fence,
@@ -218,7 +218,7 @@ def test_R8c_what_ended_or_left_is_known_to_the_next_one() -> None:
 
 
 def test_how_far_it_had_come_is_known_to_the_next_one() -> None:
-    """For people: what is lost with all that held it (core.quorum.history_fork)."""
+    """For people: what is lost with all that held it (core.lighthouse.next_quorum)."""
     before = trained("a:1", steps=2)
     session, held = before.sessions["a:1"], before.quorums["a:1"]
     before.feed(Progress(session, held.id, 40, 1, 0.1))

@@ -10,8 +10,8 @@ from tests.sim import swarm
 from tests.sim.invariants import Violation
 from tests.sim.world import World
 from tests.unit.sim.test_world import all_is_well, cluster, hit, members, step_of
+from torchft_x.core import quorum as rule
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.core.quorum import rule
 from torchft_x.core.types import State
 
 PATIENT = LighthouseConfig(boot_id="host", join_timeout=5.0)

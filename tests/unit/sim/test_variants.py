@@ -48,4 +48,4 @@ def test_without_R21_a_finished_job_is_trained_again(seconds: float) -> None:
 
 def test_who_follows_only_the_quorum_before_goes_on_beside_three_groups() -> None:
     variant = VARIANTS["R9 chain"]
-    assert replace(variant, caught_by="quorum.test_open_quorums:test_R9_of_three_groups").catch()
+    assert replace(variant, caught_by="membership.test_open_quorums:test_R9_of_three_groups").catch()

@@ -24,7 +24,7 @@ from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.job import TellStop
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse
-from torchft_x.core.quorum.rule import Form, Wait
+from torchft_x.core.quorum import Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
 from torchft_x.timing import TIMING
 

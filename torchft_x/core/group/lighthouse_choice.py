@@ -1,6 +1,6 @@
 """Choose which of several lighthouses a client tries, how soon it tries again, and when it moves on to the next.
 
-One lighthouse serves; the others answer that they don't, or are away (`core.restart.lease`). When a session ends, the
+One lighthouse serves; the others answer that they don't, or are away (`core.lighthouse.lease`). When a session ends, the
 client tries the same lighthouse again for a moment, because most come back. It leaves a lighthouse that can't be
 reached, or does not serve, at once.
 """

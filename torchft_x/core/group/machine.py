@@ -15,8 +15,8 @@ from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.phase import GroupPhase, Progression, why_asked, why_held
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     Ask,
     CallGone,

@@ -6,7 +6,7 @@ from enum import Enum
 
 from torchft_x.core import decision_log
 from torchft_x.core.decision_log import Decision
-from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages.group import GroupEvent
 from torchft_x.core.messages.lighthouse import Join
 from torchft_x.core.types import JoinReason, Prepared, Quorum, listed

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.core.messages.nodes import (

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.job.sidecars import Sidecars
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import (
     AttemptExited,
     AttemptStarted,

@@ -8,7 +8,7 @@ The contract with the shell is that of `core.job.outcome`. Each `SidecarHere` is
 
 from __future__ import annotations
 
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import (
     SidecarEffect,
     SidecarEvent,

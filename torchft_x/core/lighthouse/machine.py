@@ -2,7 +2,7 @@
 
 Events change its parts here. The parts hold the rules:
 
-* `core.quorum.rule`, `core.restart.recover`: whether a quorum may form (pure).
+* `core.quorum`, `core.lighthouse.recover`: whether a quorum may form (pure).
 * `core.membership.members`: who is here or lost. `core.membership.record`: what that means.
 * `core.membership.current_quorum`: the present quorum. `core.lighthouse.next_quorum`: what follows it.
 * `core.admission.compatibility`: who may train with whom.
@@ -28,7 +28,7 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     AttemptHalted,
@@ -52,7 +52,7 @@ from torchft_x.core.messages.lighthouse import (
     UnaryGone,
     UnaryJoin,
 )
-from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.quorum import Candidate
 from torchft_x.core.types import BEFORE_END, JoinReason, Member, Quorum, group_number, group_of
 from torchft_x.timing import TIMING
 

@@ -1,12 +1,13 @@
 """Decides what follows the present quorum, when the next one is issued, and what a new lighthouse takes over.
 
-After every event the lighthouse asks again whether a quorum can be formed. `core.quorum.rule` and
-`core.restart.recover` answer that (pure functions of the situation). This module decides when they are asked, and acts
+After every event the lighthouse asks again whether a quorum can be formed. `core.quorum` and
+`core.lighthouse.recover` answer that (pure functions of the situation). This module decides when they are asked, and acts
 on the answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torchft_x.core.admission.claims import set_aside, unfounded
@@ -16,15 +17,14 @@ from torchft_x.core.heal import stranded
 from torchft_x.core.in_doubt import settle
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
+from torchft_x.core.lighthouse.recover import Adopt, RestartRecovery
 from torchft_x.core.lighthouse.waiting import Waiting
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
-from torchft_x.core.quorum import history_fork
-from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
-from torchft_x.core.restart.recover import Adopt, RestartRecovery
+from torchft_x.core.quorum import Form, Wait, form, wait_for
 from torchft_x.core.types import Member, Quorum, State, group_names, listed
 from torchft_x.timing import TIMING
 
@@ -203,11 +203,8 @@ class QuorumTransition:
         effects: list[LighthouseEffect] = []
         if left is not None:
             fates = {r.replica_id: r.proof or r.lost for r in self._members.records_of(left.members)}
-            text, steps = (
-                history_fork.sentence(left, reached, quorum, fates),
-                history_fork.steps_lost(left, reached, quorum),
-            )
-            effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
+            text, steps = loss(left, reached, quorum, fates), max(0, steps_lost(left, reached, quorum))
+            effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=steps))
         effects.append(Issue(quorum, sessions, calls, max(0.0, now - min(asked, now))))
         if decision.rebuild:
             self._finished_job.issued(decision.members, new_lineage=decision.new_lineage)
@@ -324,3 +321,32 @@ class QuorumTransition:
     def _end_takeover(self) -> None:
         self.takeover.end()
         self._noted = ""
+
+
+def steps_lost(left: Quorum, reached: int, quorum: Quorum) -> int:
+    """Return how many steps known to be committed no member of the new quorum holds; 0 or less: none.
+
+    `left`: the quorum whose state no member carries on; `reached`: the newest step that one of its members reported.
+    """
+    return max(left.top.step, reached) - quorum.top.step
+
+
+def loss(left: Quorum, reached: int, quorum: Quorum, fates: Mapping[str, str]) -> str:
+    """Return the sentences that say what was lost, with which members, and what would have kept it.
+
+    `fates`: replica id -> how it ended, of the members of `left`.
+    """
+    steps, step = steps_lost(left, reached, quorum), quorum.top.step
+    names = [m.replica_id for m in left.carriers or left.members]
+    ends = listed([f"{name} ({fates.get(name) or 'it is away'})" for name in names])
+    if steps <= 0:
+        return (
+            f"A new lineage begins at step {step}: no member carries on q{left.number}, which stood at {left.top}. "
+            f"No committed step is known to be lost. Its state was with {ends}."
+        )
+    lost = "1 committed step is" if steps == 1 else f"{steps} committed steps are"
+    return (
+        f"A new lineage begins at step {step}: at least {lost} lost, up to step {step + steps} of q{left.number}, because all "
+        f"groups that held them are gone: {ends}. What outlives all groups is a checkpoint (train_ddp.py: --checkpoint PATH; in "
+        "your own script: save one and load it at the start); more groups, on more hosts, make it rarer that all are gone at once."
+    )

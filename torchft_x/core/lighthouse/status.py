@@ -10,7 +10,7 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.job import TellStop
 from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum
 from torchft_x.core.types import Quorum

@@ -30,7 +30,7 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import suspect
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord, Standing
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, Probe, Refuse, RevokeQuorum, SendWaits
 from torchft_x.core.types import JoinReason, Member, group_of, listed
 from torchft_x.timing import TIMING

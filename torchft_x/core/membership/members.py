@@ -12,7 +12,7 @@ from torchft_x.core.membership.failure_detector import Observation, SilenceLimit
 from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.quorum import Candidate
 from torchft_x.core.types import AttemptId, Member, Quorum, group_number, group_of
 
 

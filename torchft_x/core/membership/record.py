@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from torchft_x.core.fingerprint import Fingerprint
-from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.quorum import Candidate
 from torchft_x.core.types import AttemptId
 
 LEFT = "it has left"

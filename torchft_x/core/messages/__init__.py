@@ -2,7 +2,7 @@
 
 * `lighthouse`, `group`: events and effects of the two machines of those names.
 * `job`: those of the job's outcome and its sidecars. `nodes`: those of groups over several nodes.
-* `common`: those of every machine.
+* `Tick`, `Note`: those of every machine.
 
 The contract between a machine and its shell::
 
@@ -13,3 +13,24 @@ A shell must deliver the events of one session in order, with `Closed` exactly o
 `handle(Tick(), now)` at least every `config.tick` seconds. A *session* is an integer that the shell gives to each
 stream; a *call* is one that it gives to each unary request.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: check what is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Write this to the log and event file. `event`: one of design 7's names or a log-only name. `text`: a sentence."""
+
+    event: str
+    text: str
+    replica_id: str = ""
+    quorum_id: int = 0
+    steps: int | None = None  # number of steps that are lost
+    cause: str = ""  # cause of a loss, one of `core.lighthouse.waiting.CAUSES`

@@ -7,8 +7,7 @@ from math import inf
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Fingerprint
-from torchft_x.core.messages import lighthouse
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick, lighthouse
 from torchft_x.core.types import JoinReason, Prepared, Quorum, Ranges, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------

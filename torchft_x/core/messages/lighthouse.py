@@ -7,7 +7,7 @@ from math import inf
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import JournalEntry
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import (
     AttemptExited,
     AttemptStarted,

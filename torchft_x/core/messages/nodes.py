@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 

@@ -11,7 +11,7 @@ from typing import Any
 from torchx import specs
 
 from torchft_x import env as environment
-from torchft_x.core.formats import FORMATS
+from torchft_x.core.types import FORMATS
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
 from torchft_x.launch.schedulers.facts import Hook

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.types import Quorum, by_number, group_of, listed
 from torchft_x.observe.view.durations import Durations
 from torchft_x.observe.view.facts import COMMITTED, Moment

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import QuorumDeadline
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import group as m
-from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.messages.lighthouse import (
     Fence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.types import Quorum, listed
 
 _LEVELS = {

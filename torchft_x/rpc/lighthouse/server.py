@@ -20,8 +20,8 @@ import grpc.aio
 from torchft_x._version import __version__
 from torchft_x.core.job import outcome as r
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupsChanged, RosterEvent, TellStop
 from torchft_x.core.types import AttemptId, Quorum, readable
 from torchft_x.errors import RefusedError, TorchftXError

@@ -11,7 +11,7 @@ import pytest
 
 from torchft_x import env
 from torchft_x.__main__ import main
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.job.index import Index

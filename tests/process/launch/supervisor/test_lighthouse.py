@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.unit.rpc.support import Asking, attempt_id, group, reporting
 from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.core.types import State
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.core.scene import Scene, issued, member, of, quorum
 from torchft_x.core.admission.claims import MOST_STEPS, impossible, set_aside, unfounded
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import Hello, Issue, Refuse
 from torchft_x.core.types import Member, Prepared, Quorum, State
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.scene import Scene, issued, member, of
 from torchft_x.core.fingerprint import Fingerprint, describe, difference
-from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages.lighthouse import Issue, Join, LighthouseEffect, Refuse
 from torchft_x.core.types import AttemptId
 

@@ -11,8 +11,8 @@ from tests.unit.core.group.stage import NAME, Stage, joins
 from tests.unit.core.scene import OURS, member, of, quorum
 from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.group.machine import GroupConfig
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     CallGone,
     FailCalls,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.core.group.stage import Stage
 from torchft_x.core.group.phase import TRANSITIONS, GroupPhase, Progression
-from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages.group import CallGone, Leave, SessionDown
 from torchft_x.core.messages.lighthouse import RevokeQuorum
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchft_x.core.job.multi_node import GangCoordinator
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.core.messages.nodes import (

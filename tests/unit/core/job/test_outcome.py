@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.core.job.outcome import DESERTED, FINISHED, JobConfig, JobOutcome
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import (
     AttemptExited,
     AttemptStarted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.core.job.sidecars import REMEMBERED, Sidecars
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import SidecarFinished, SidecarGone, SidecarHere, StopSidecar
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.core.lighthouse.test_late import Stage
 from tests.unit.core.scene import issued, member, notes, of
 from torchft_x.core.lighthouse.waiting import fewest_without
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import Join, LighthouseEffect, SendWaits
 from torchft_x.core.types import JoinReason, State
 from torchft_x.timing import TIMING

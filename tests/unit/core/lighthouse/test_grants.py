@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.core.group.stage import Stage, joins
 from tests.unit.core.scene import OURS, Scene, issued, member, of, quorum
-from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages.group import Ask, CallGone, GroupEffect, QuorumArrived, QuorumReply, SessionDown, SessionUp
 from torchft_x.core.messages.lighthouse import Extend, Join, Progress, RevokeQuorum
 from torchft_x.core.types import JoinReason, Quorum, State

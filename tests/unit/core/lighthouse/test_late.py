@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, issued, member, notes, of, overs
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.job import AttemptStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import Join, LighthouseEffect, Paused, SendWaits, SupervisorHeard, Tick
 from torchft_x.core.types import JoinReason, State

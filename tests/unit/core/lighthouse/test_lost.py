@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.core.scene import Scene, member, of, overs, quorum
 from torchft_x.core.lighthouse.waiting import CAUSES
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import (
     Closed,
     Hello,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.core.scene import OURS, UNIX, Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptStarted, GroupRests, SupervisorGone
 from torchft_x.core.messages.lighthouse import (
     Closed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, of
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendWaits
 
 ALL = ("a:1", "b:1", "c:1")

@@ -12,7 +12,7 @@ from tests.unit.core.scene import OURS, member, quorum
 from torchft_x.core.membership.current_quorum import QuorumState, candidates
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.rule import Candidate, Form
+from torchft_x.core.quorum import Candidate, Form
 from torchft_x.core.types import Member, Quorum, State
 
 

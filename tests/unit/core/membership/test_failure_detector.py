@@ -8,7 +8,7 @@ from tests.unit.core.scene import Scene, of
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, StoppedProcess, judge, suspect
 from torchft_x.core.membership.supervisors import SupervisorLiveness
-from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptStarted, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     AttemptHalted,

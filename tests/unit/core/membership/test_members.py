@@ -13,7 +13,7 @@ from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import MemberRecord, Standing
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.quorum import Candidate
 from torchft_x.core.types import AttemptId
 
 

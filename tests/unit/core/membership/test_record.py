@@ -15,7 +15,7 @@ import torchft_x.core
 from tests.unit.core.scene import member
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import LEFT, TRANSITIONS, MemberRecord, Standing
-from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.quorum import Candidate
 
 CORE = Path(torchft_x.core.__file__).parent
 WRITERS = {

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import Asking, group
 from tests.util import wait_for
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.launch.status import lines
 from torchft_x.launch.status.commands import order, status
 from torchft_x.launch.status.last_known import last_known

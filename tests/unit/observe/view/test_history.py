@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import member, quorum
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.types import Quorum, State
 from torchft_x.observe.view.history import KEPT, History
 

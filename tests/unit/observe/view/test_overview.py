@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.unit.core.scene import Scene
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.types import State

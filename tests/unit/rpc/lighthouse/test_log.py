@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.rpc.lighthouse.log import log_note, log_quorum
 

@@ -1,4 +1,4 @@
-"""Failover from one lighthouse to the next: the shell of `core.restart`.
+"""Failover from one lighthouse to the next: the shell of `core.lighthouse.lease`.
 
 * `journal`: the state for the next lighthouse, written before it is sent to any client (R8c).
 * `lease`: decides which of several lighthouses serves, and how long. `lease_directory`: the lease's register, the name

@@ -1,4 +1,4 @@
-"""The shell of `core.restart.lease`: a thread that renews the lease, and the checks before any message is sent.
+"""The shell of `core.lighthouse.lease`: a thread that renews the lease, and the checks before any message is sent.
 
 While the register does not answer, the lease is not renewed and ends by this process's own clock. A process that has
 lost the lease ends (`on_lost`), because its knowledge may be old, and is restarted as a standby.
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from torchft_x.core.restart.lease import LeaseEntry, LeaseRule, Register
+from torchft_x.core.lighthouse.lease import LeaseEntry, LeaseRule, Register
 from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The register of `core.restart.lease` in a directory that all lighthouses of a job share: a file named as the entry.
+"""The register of `core.lighthouse.lease` in a directory that all lighthouses of a job share: a file named as the entry.
 
 A swap is a rename. It is atomic on every POSIX file system, and on a network file system at its server. If several
 lighthouses rename the same file, one succeeds, and the others' renames fail because the file is missing. So neither
@@ -19,7 +19,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 
 MAX_NOTE = 1024
 """Bytes that are read of a note."""

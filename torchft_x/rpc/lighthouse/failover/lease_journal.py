@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.errors import ConfigError
 from torchft_x.rpc.lighthouse.failover.journal import MAX_JOURNAL, Fence, Journal
 

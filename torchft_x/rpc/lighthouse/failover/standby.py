@@ -17,7 +17,7 @@ import grpc.aio
 
 from torchft_x._version import __version__
 from torchft_x.core.job.outcome import DESERTED
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.errors import ConfigError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.journal import Journal
@@ -40,7 +40,7 @@ class Contender:
     """One of several lighthouses that contend for the lease."""
 
     owner: str
-    """Its name in the lease, see `core.restart.lease.LeaseRule`."""
+    """Its name in the lease, see `core.lighthouse.lease.LeaseRule`."""
     address: str
     """URL by which others reach it, for people."""
     bind: Address

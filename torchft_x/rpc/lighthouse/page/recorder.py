@@ -13,7 +13,7 @@ from typing import Any
 
 from torchft_x._version import __version__
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.messages.common import Note
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.job import AttemptExited, GroupRests, RosterEvent
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.observe.view.attempts import AttemptTable

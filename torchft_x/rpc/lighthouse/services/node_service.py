@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from torchft_x.core.job.multi_node import GangCoordinator
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
-from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors

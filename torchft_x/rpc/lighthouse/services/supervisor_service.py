@@ -14,9 +14,9 @@ from typing import Any
 from torchft_x.core.job import outcome as r
 from torchft_x.core.job.orders import Order
 from torchft_x.core.job.sidecars import Sidecars
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopSidecar
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view.overview import Job

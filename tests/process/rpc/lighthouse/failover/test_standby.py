@@ -15,8 +15,8 @@ from tests.unit.rpc.lighthouse.failover.journals import MEMBERS, RUN, keep, made
 from tests.unit.rpc.support import Asking, Supervisor, close, group, members
 from tests.util import free_port, scaled, wait_for
 from torchft_x.core.journal import JournalEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError, UnreachableError
 from torchft_x.launch.status.commands import status
 from torchft_x.net import Address

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.util import scaled, wait_for
-from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.rpc.lighthouse.failover import lease as module
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
 from torchft_x.timing import TIMING

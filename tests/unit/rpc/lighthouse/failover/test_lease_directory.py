@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.restart.lease import LeaseEntry, LeaseRule
+from torchft_x.core.lighthouse.lease import LeaseEntry, LeaseRule
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, entry_name, open_lease, parse_name
 
 

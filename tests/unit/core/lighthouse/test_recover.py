@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.scene import member, quorum
-from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.rule import Wait
-from torchft_x.core.restart.recover import (
+from torchft_x.core.lighthouse.recover import (
     Adopt,
     MemberReport,
     NothingToAdopt,
     RestartRecovery,
     decide_restart,
 )
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.messages.lighthouse import Hello
+from torchft_x.core.quorum import Wait
 
 OLD = quorum(member("a"), member("b"), id=10)
 NEW = quorum(member("b"), member("c"), id=11)

@@ -1,6 +1,6 @@
 """Decides whether a quorum can be formed now, and of which members (R6, R9 and torchft's rules). Pure.
 
-"Not yet" is an answer: a `Wait` with a reason that an operator can read. `core.restart.recover` decides what a
+"Not yet" is an answer: a `Wait` with a reason that an operator can read. `core.lighthouse.recover` decides what a
 lighthouse that has just started must wait for before it asks here (R8).
 """
 
@@ -46,7 +46,7 @@ class QuorumInputs:
 
     now: float
     cur: Quorum | None  # newest quorum issued or adopted
-    open: tuple[Quorum, ...] = ()  # older ones to be followed, too (`core.quorum.open_quorums`)
+    open: tuple[Quorum, ...] = ()  # older ones to be followed, too (`core.membership.current_quorum`)
     candidates: tuple[Candidate, ...] = ()
     asked_since: float = inf  # first ask for the quorum after cur, by a member that may have given up (`one_wait`)
     lost: Collection[str] = frozenset()  # members of cur that nobody waits for

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from torchft_x.core.restart.lease import LeaseEntry, LeaseRule
+from torchft_x.core.lighthouse.lease import LeaseEntry, LeaseRule
 from torchft_x.timing import TIMING
 
 OTHER = LeaseEntry(3, 41, "other")

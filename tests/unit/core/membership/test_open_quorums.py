@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, issued, member, notes, quorum
-from torchft_x.core.quorum.open_quorums import OpenQuorums
+from torchft_x.core.membership.current_quorum import OpenQuorums
 from torchft_x.core.types import JoinReason, State
 
 FAILED = JoinReason.FAILED

@@ -9,7 +9,7 @@ written there before it was sent, so no newer one exists, and there is nothing t
 Without a journal, it is enough that all members of the newest quorum are here and know nothing newer. Some of them may
 not have received it, if the lighthouse died while sending it. Then nothing was committed in it, as that takes all
 members, and it is over. Nobody else may have followed the quorum that these members received last, so all of that
-quorum's members must be here, too. `core.quorum.open_quorums` rules out that a quorum is followed by one of which its
+quorum's members must be here, too. `core.membership.current_quorum` rules out that a quorum is followed by one of which its
 own members know nothing.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.rule import Wait
+from torchft_x.core.quorum import Wait
 from torchft_x.core.types import Member, Quorum, listed
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.scene import member, quorum
 from tests.unit.core.simple_formation import simple_form
-from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs, Wait, form
+from torchft_x.core.quorum import Candidate, Form, QuorumInputs, Wait, form
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State, listed
 
 Q1 = quorum(member("a", State(4, 3)), member("b", State(4, 3)), id=10)

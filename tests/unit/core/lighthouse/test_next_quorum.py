@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, issued, member, of, quorum
-from torchft_x.core.messages.common import Note
+from torchft_x.core.lighthouse.next_quorum import loss, steps_lost
+from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import AttemptHalted, Issue, SendWaits
-from torchft_x.core.quorum.history_fork import sentence, steps_lost
 from torchft_x.core.types import AttemptId, JoinReason, State
 from torchft_x.timing import TIMING
 
@@ -23,19 +23,19 @@ def test_what_was_lost_is_the_newest_step_that_anybody_told() -> None:
 
 def test_it_says_what_was_lost_with_whom_and_what_would_have_kept_it() -> None:
     new = quorum(member("x:1"), id=8)
-    assert sentence(OLD, 12, new, {"a:1": "its process ended with exit code -9"}) == (
+    assert loss(OLD, 12, new, {"a:1": "its process ended with exit code -9"}) == (
         "A new lineage begins at step 0: at least 12 committed steps are lost, up to step 12 of q4, because all groups that "
         "held them are gone: a:1 (its process ended with exit code -9), b:1 (it is away). What outlives all groups is a "
         "checkpoint (train_ddp.py: --checkpoint PATH; in your own script: save one and load it at the start); more groups, on "
         "more hosts, make it rarer that all are gone at once."
     )
-    assert "at least 1 committed step is lost, up to step 5" in sentence(OLD, 0, quorum(member("x:1", State(4, 3))), {})
-    nothing = sentence(OLD, 0, quorum(member("x:1", State(5, 3)), id=8), {"b:1": "it has left"})
+    assert "at least 1 committed step is lost, up to step 5" in loss(OLD, 0, quorum(member("x:1", State(4, 3))), {})
+    nothing = loss(OLD, 0, quorum(member("x:1", State(5, 3)), id=8), {"b:1": "it has left"})
     known = "A new lineage begins at step 5: no member carries on q4, which stood at step 5 (quorum 3). No "
     assert nothing.startswith(known)
     torn = quorum(member("a:1", torn=True), member("b:1", torn=True), id=7, number=4)
     assert torn.carriers == ()
-    assert "a:1 (it is away), b:1 (it has left)" in sentence(torn, 0, new, {"b:1": "it has left"})
+    assert "a:1 (it is away), b:1 (it has left)" in loss(torn, 0, new, {"b:1": "it has left"})
 
 
 def all_dead(*, reached: int = 40, **config: object) -> Scene:
