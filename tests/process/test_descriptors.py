@@ -22,7 +22,7 @@ from torchft_x.comm.store.create import serve_store
 from torchft_x.comm.subprocess import fork_server
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.net import Address, parse_address
-from torchft_x.rpc.group import liveness_socket
+from torchft_x.rpc.group.server import close_liveness_sockets, open_liveness_socket
 from torchft_x.transfer.memory_slots import MemorySlot
 
 ROOT = Path(__file__).parents[2]
@@ -90,10 +90,10 @@ def test_the_thread_of_a_store_ends_while_a_forked_child_lives() -> None:
 
 def test_a_forked_child_does_not_seem_to_be_the_process_that_evaluates() -> None:
     """R21."""
-    address = parse_address(liveness_socket.begin("http://127.0.0.1:1"))
+    address = parse_address(open_liveness_socket("http://127.0.0.1:1"))
     with forked_child():
         assert not refuses(address)
-        liveness_socket.end()
+        close_liveness_sockets()
         assert refuses(address)
 
 
@@ -108,7 +108,7 @@ import json, os, sys
 from torchft_x import LighthouseServer
 from torchft_x.comm.gloo import device
 from torchft_x.comm.store.create import serve_store
-from torchft_x.rpc.group import liveness_socket
+from torchft_x.rpc.group.server import close_liveness_sockets, open_liveness_socket
 from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.memory_slots import MemorySlot
 
@@ -117,7 +117,7 @@ store, address = serve_store("127.0.0.1")
 gloo = device.lease("127.0.0.1")
 transport = HTTPTransport(timeout=10.0)
 slot = MemorySlot.open(sys.argv[1], int(sys.argv[2]))
-served = [lighthouse.address(), f"127.0.0.1:{address.port}", liveness_socket.begin("http://127.0.0.1:1"),
+served = [lighthouse.address(), f"127.0.0.1:{address.port}", open_liveness_socket("http://127.0.0.1:1"),
           gloo.addresses()[0], transport.metadata()]
 child = os.fork()
 if child == 0:

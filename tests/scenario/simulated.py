@@ -187,7 +187,7 @@ def config(scenario: Scenario) -> WorldConfig:
         retry_quorum=False,  # a script ends with the DeadlineError
         connect_limit=10.0,  # as in comm.gloo
         keepalive=15.0,  # as in rpc.transport.grpc_options
-        welcome_timeout=5.0,  # as in rpc.transport.streams.session
+        welcome_timeout=5.0,  # as in rpc.transport.session
         startup=STARTUP,
         commit_vote=True,
         runs_on=True,

@@ -25,7 +25,7 @@ from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorGone, SupervisorHere, TellStop
 from torchft_x.core.types import Member, Quorum, State, group_of
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
-from torchft_x.rpc.transport.streams.session import Keepalive
+from torchft_x.rpc.transport.session import Keepalive
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:

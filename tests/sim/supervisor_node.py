@@ -1,6 +1,6 @@
 """A group's supervisor: starts one attempt after the other and reports to the lighthouse how each ended.
 
-It models `launch.supervisor.group` and `rpc.supervisor.client`: current facts are reported again after every reconnect,
+It models `launch.supervisor.group` and `rpc.supervisor_client`: current facts are reported again after every reconnect,
 so that a report made while the lighthouse was away is not lost. Of the rules of `launch.process.restarts` one is
 modelled. After a few attempts in a row that can never train (they would have to heal across the libraries) the group is
 not started again.

@@ -1,6 +1,6 @@
 """The client's side of a stream to the lighthouse: hello, welcome, pings and reconnects.
 
-It models `rpc.transport.streams.session`.
+It models `rpc.transport.session`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.sim.network import Stream
 from torchft_x.core.group import lighthouse_choice
 from torchft_x.core.group.lighthouse_choice import FailoverPolicy
 from torchft_x.core.messages.lighthouse import Fence, Refuse
-from torchft_x.rpc.transport.streams.session import Keepalive
+from torchft_x.rpc.transport.session import Keepalive
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
 """The only room that knows grpc: servers, sessions, clients, tokens.
 
-`transport` moves bytes, `codec` turns them into values of `core`, and `group`, `lighthouse` and `supervisor` are the
-shells of core's machines: they deliver events and carry out effects.
+`transport` moves bytes, `codec` turns them into values of `core`, and `group` and `lighthouse` are the shells of core's
+machines: they deliver events and carry out effects.
 
 * `coordination`: torchft's Python interface to this package: the same names, arguments, defaults and errors.
+* `supervisor_client`: a supervisor's session: sends reports until they are received, and receives the order to stop.
 * `status_query`: single questions and orders to a lighthouse, for people and tools.
 """
 

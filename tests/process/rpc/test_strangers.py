@@ -13,7 +13,7 @@ from tests.unit.rpc.support import lighthouse, where
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.rpc.coordination import LighthouseClient, LighthouseServer
-from torchft_x.rpc.transport import descriptor_limits, grpc_options
+from torchft_x.rpc.transport import grpc_options
 
 GREETING = PREFACE + b"\0\0\0\4\0\0\0\0\0"
 
@@ -25,7 +25,7 @@ def test_idle_connections_take_a_part_of_the_descriptors_and_are_closed(
     """S5: they took all, and neither a member's socket nor a newcomer's was left for 43 s. Every second one greets."""
     monkeypatch.setenv(env.TLS, setting)
     monkeypatch.setenv(env.TOKEN, "0123456789" * 4)
-    monkeypatch.setattr(descriptor_limits, "for_lighthouse", lambda limit: 40)
+    monkeypatch.setattr(grpc_options, "lighthouse_connections", lambda limit: 40)
     with lighthouse() as server:
         before = len(os.listdir("/proc/self/fd"))
         crowd = []

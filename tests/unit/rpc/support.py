@@ -21,7 +21,7 @@ from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.supervisor.client import SupervisorClient
+from torchft_x.rpc.supervisor_client import SupervisorClient
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
 

@@ -10,7 +10,7 @@ from tests.unit.rpc.support import MEETING, Supervisor, attempt_id, close, is_ma
 from tests.unit.rpc.support import group as group_server
 from tests.util import wait_for
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.supervisor.client import REFUSED_CODE
+from torchft_x.rpc.supervisor_client import REFUSED_CODE
 
 
 def both(server: LighthouseServer) -> tuple[Supervisor, Supervisor]:

@@ -12,7 +12,7 @@ from tests.unit.attacks.http2 import Connection
 from tests.unit.rpc.support import lighthouse, where
 from tests.util import scaled, wait_for
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.transport import descriptor_limits, grpc_options
+from torchft_x.rpc.transport import grpc_options
 
 METHODS = [
     f"/{grpc_options.LIGHTHOUSE}/Quorum",
@@ -69,18 +69,18 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
     low = min(512, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(low, len(os.listdir("/proc/self/fd")) + 64), hard))
     try:
-        assert descriptor_limits.raise_limit() == min(
-            hard if hard > 0 else descriptor_limits.ENOUGH, descriptor_limits.ENOUGH
+        assert grpc_options.raise_descriptor_limit() == min(
+            hard if hard > 0 else grpc_options.MOST_DESCRIPTORS, grpc_options.MOST_DESCRIPTORS
         )
-        assert descriptor_limits.raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert grpc_options.raise_descriptor_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("limit", [256, 1024, 4096, 65536])
 def test_something_is_left_for_the_process_itself(limit: int) -> None:
-    of_groups = (descriptor_limits.for_group(limit, ranks) for ranks in (8, 9999))
-    for taken in (descriptor_limits.for_lighthouse(limit), *of_groups):
+    of_groups = (grpc_options.group_connections(limit, ranks) for ranks in (8, 9999))
+    for taken in (grpc_options.lighthouse_connections(limit), *of_groups):
         assert 64 <= taken <= limit
-        assert limit - taken >= min(limit // 2, descriptor_limits.OWN)
-    assert descriptor_limits.for_group(65536, 8) <= 65536 // 4
+        assert limit - taken >= min(limit // 2, grpc_options.OWN_DESCRIPTORS)
+    assert grpc_options.group_connections(65536, 8) <= 65536 // 4

@@ -10,7 +10,7 @@ from torchft_x import net
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 
 if TYPE_CHECKING:
-    from torchft_x.rpc.supervisor.client import SupervisorClient
+    from torchft_x.rpc.supervisor_client import SupervisorClient
 
 
 Reports: TypeAlias = "SupervisorClient"
@@ -21,7 +21,7 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -
     """Return a function that imports grpc and makes the client for a group, one node of it, or a sidecar."""
 
     def connect(found: FoundLighthouse) -> Reports:
-        from torchft_x.rpc.supervisor.client import SupervisorClient
+        from torchft_x.rpc.supervisor_client import SupervisorClient
 
         return SupervisorClient(
             lighthouse=found.url,

@@ -2,5 +2,5 @@
 
 * `generic`: codecs made from dataclasses. `field_limits`: limits by field name.
 * `messages`: sessions, quorums, and torchft's messages. `ranks`: calls between a group's ranks and their group server.
-* `supervisors`: messages from and to supervisors. `fingerprint`: the traits that a group declares.
+* `supervisors`: messages from and to supervisors.
 """

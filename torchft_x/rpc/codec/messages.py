@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchft_x.core import fingerprint
 from torchft_x.core.journal import Departure, MemberEntry
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view import facts
-from torchft_x.rpc.codec import fingerprint
 from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.codec.generic import parse as parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -40,6 +40,38 @@ def _counts(values: Sequence[int]) -> tuple[int, ...]:
     return tuple(values)
 
 
+def _trait_text(value: str) -> str:
+    if not value or not value.isprintable():
+        raise RefusedError("A message was refused: a trait's name, digest or words are empty or unprintable.")
+    _limit(len(value), fingerprint.MAX_TEXT, "characters in a trait's text")
+    return value
+
+
+def _trait_parts(values: Sequence[str]) -> tuple[str, ...]:
+    _limit(max(map(len, values), default=0), fingerprint.MAX_TEXT, "characters in a trait's text")
+    if not all(map(str.isprintable, values)):
+        raise RefusedError("A message was refused: a part of a trait holds unprintable characters.")
+    return tuple(values)
+
+
+def _trait_ranks(values: Sequence[int]) -> tuple[int, ...]:
+    _limit(len(values), fingerprint.MAX_RANKS, "ranks of a trait")
+    _limit(max(values, default=0), fingerprint.MAX_RANKS, "as a rank of a trait")
+    return tuple(values)
+
+
+def _check_traits(p: pb.Traits) -> None:
+    _limit(len(p.traits), fingerprint.MAX_TRAITS, "traits")
+    parts = [part for x in p.traits for part in x.parts]
+    _limit(len(parts), fingerprint.MAX_ALL_PARTS, "parts of traits")
+    _limit(sum(map(len, parts)), fingerprint.MAX_CHARACTERS, "characters in parts of traits")
+
+
+def _limit(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise RefusedError(f"A message was refused: {count} {what}, at most {most} are allowed.")
+
+
 STATE = Codec(pb.State, State)
 ATTEMPT_ID = Codec(pb.AttemptId, AttemptId, limits={"number": (limits.check_whole, "attempt", limits.MAX_ATTEMPT)})
 PREPARED = Codec(
@@ -47,6 +79,18 @@ PREPARED = Codec(
     Prepared,
     limits={"quorum": (limits.check_whole, "prepared quorum"), "step": (limits.check_whole, "prepared step")},
 )
+Codec(
+    pb.Trait,
+    fingerprint.Trait,
+    limits={
+        "name": _trait_text,
+        "digest": _trait_text,
+        "words": _trait_text,
+        "parts": _trait_parts,
+        "ranks": _trait_ranks,
+    },
+)
+TRAITS = Codec(pb.Traits, fingerprint.Fingerprint, names={"items": "traits"}, check=_check_traits)
 MEMBER = Codec(pb.Member, Member, apart=["traits"])
 QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum number")}, check=_check_quorum)
 HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
@@ -125,7 +169,7 @@ def up_bytes(sent: lm.Join | lm.Progress | lm.Leave | lm.Paused | lm.Suspected) 
     up = _UP.encode(sent)
     if isinstance(sent, lm.Join) and sent.traits is not None:
         # Only a join carries the traits: in a quorum they would be sent back to all members at every step.
-        up.join.member.traits.CopyFrom(fingerprint.TRAITS.encode(sent.traits))
+        up.join.member.traits.CopyFrom(TRAITS.encode(sent.traits))
     return bytes(up.SerializeToString())
 
 
@@ -138,7 +182,7 @@ def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
     """Decode a session's message after its hello into an event of the lighthouse. Raises `RefusedError`."""
     if up.WhichOneof("kind") == "join":
         member = up.join.member
-        traits = fingerprint.TRAITS.decode(member.traits) if member.HasField("traits") else None
+        traits = TRAITS.decode(member.traits) if member.HasField("traits") else None
         return _JOIN.decode(up.join, session=session, traits=traits)
     event: lm.LighthouseEvent | None = _UP.decode(up, session=session)
     if event is None:

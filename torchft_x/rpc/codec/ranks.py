@@ -7,7 +7,7 @@ from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec import fingerprint, messages
+from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.generic import Codec, parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import limits
@@ -19,7 +19,7 @@ _ASK = Codec(
     peer_pb.ManagerQuorumRequest,
     m.Ask,
     names={"rank": "group_rank", "handle": "reconfigure_handle"},
-    packed={"traits": fingerprint.TRAITS},
+    packed={"traits": messages.TRAITS},
     apart=["state", "step", "committed_in", "init_sync", "ours", "holds"],
 )
 

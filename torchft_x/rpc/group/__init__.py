@@ -3,5 +3,4 @@
 * `shell`: runs `core.group.machine.Group`: its session to the lighthouse, its open calls, its clock.
 * `server`: the group server's Python interface, for any thread. `service`: its gRPC interface.
 * `client`: the client of ranks other than 0, with the same methods.
-* `liveness_socket`: shows that a process which has left still evaluates or saves (R21).
 """

@@ -5,10 +5,13 @@ It lives in the process of group rank 0 and speaks for the whole group. Rank 0 c
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import itertools
 import logging
 import os
+import socket
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,19 +26,23 @@ from torchft_x.core.messages import group as m
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.messages.lighthouse import RevokeQuorum
 from torchft_x.core.types import AttemptId
-from torchft_x.errors import DeadlineError
+from torchft_x.descriptors import close, not_inherited
+from torchft_x.errors import AddressError, DeadlineError
 from torchft_x.net import Address, any_host, parse_address
-from torchft_x.rpc.group import liveness_socket
 from torchft_x.rpc.group.client import fetch_checkpoint_metadata
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import FactsSource, GroupShell, OnEnd, OnRevoked, Push
-from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
-from torchft_x.rpc.transport.notifier import Notifier
+from torchft_x.rpc.transport import grpc_options, loop
+from torchft_x.rpc.transport.loop import Notifier
 from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
 from torchft_x.rpc.transport.token import TokenCheck, check_token
 from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
+
+_BACKLOG = 128
+_liveness_lock = threading.Lock()  # guards _liveness
+_liveness: list[socket.socket] = []
 
 
 class GroupServer:
@@ -114,10 +121,10 @@ class GroupServer:
     ) -> None:
         options = grpc_options.server_options(
             guarded=self._token is not None,
-            connections=descriptor_limits.for_group(descriptor_limits.raise_limit(), self.world_size),
+            connections=grpc_options.group_connections(grpc_options.raise_descriptor_limit(), self.world_size),
         )
         server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
-        liveness_socket.end()
+        close_liveness_sockets()
         try:
             what = f"The group server ({env.MANAGER_PORT})" if bind.port else "The group server"
             port = grpc_options.listen(server, bind, what)
@@ -142,7 +149,7 @@ class GroupServer:
             return
         self._closed = True
         supervised = bool(self.shell.config.attempt_id.token)  # True: the supervisor reports this process's end
-        lingers = "" if early or supervised else liveness_socket.begin(self.address())
+        lingers = "" if early or supervised else open_liveness_socket(self.address())
 
         async def stop() -> None:
             await self.shell.close(TIMING.leave, early=early, lingers=lingers)
@@ -269,3 +276,35 @@ def _notify(notifier: Notifier, on_revoked: OnRevoked, on_end: OnEnd, push: Push
 def _exit(message: str) -> None:
     log.error("Killed by request: %s", message)
     os._exit(1)
+
+
+def open_liveness_socket(beside: str) -> str:
+    """Listen until this process ends, and return the address, with the host of the address `beside`; '' if that fails.
+
+    By it a lighthouse sees whether a group that has left and has no supervisor still evaluates or saves (R21). No code
+    accepts or reads: the kernel takes connections until its queue is full, then it drops them. Only a refused connect has
+    a meaning: the process is gone.
+    """
+    try:
+        host, any_address = parse_address(beside).host, any_host()
+        family = socket.AF_INET6 if ":" in any_address else socket.AF_INET
+        listening = not_inherited(
+            socket.create_server(
+                (any_address, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6
+            )
+        )
+    except (AddressError, OSError, ValueError) as e:
+        log.debug("no socket stands for this process: %s", e)
+        return ""
+    with _liveness_lock:
+        _liveness.append(listening)
+    return Address(host, listening.getsockname()[1]).url
+
+
+@atexit.register
+def close_liveness_sockets() -> None:
+    """Close those opened so far: this process ends, or works for a new group server."""
+    with _liveness_lock:
+        sockets, _liveness[:] = list(_liveness), []
+    for listening in sockets:
+        close(listening)

@@ -21,7 +21,7 @@ from torchft_x.rpc.group.shell import GroupShell, Push
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
-from torchft_x.rpc.transport.streams.stream import Stream, answer, answering
+from torchft_x.rpc.transport.stream import Stream, answer, answering
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from torchft_x.observe.view.facts import Facts
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.streams.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
+from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import metadata
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """The lighthouse's process.
 
-* `main`: ``torchft_x lighthouse``. `server`: runs `core.lighthouse.machine.Lighthouse`: sessions, probes, clock.
+* `main`: ``torchft_x lighthouse``. `server`: runs `core.lighthouse.machine.Lighthouse`: sessions, probes, clock, log.
 * `probe`: checks whether a process still listens at a member's address.
-* `log`: the lines on stderr that people read.
+* `supervisor_service`: all supervisors; it forwards those of groups over several nodes to `node_service`.
+* `finished_supervisors`: records finished supervisors in the journal for the next lighthouse.
+* `torchft_service`: torchft's clients: unary calls, each answered by the next quorum.
 
-Its sub-packages, bottom up::
-
-    failover   the state for the next lighthouse, and the choice of the one that serves: journal, lease, standby
-    services   streams and calls of clients that hold no session: supervisors, and torchft's clients
+The package `failover` has the state for the next lighthouse and the choice of the one that serves: journal, lease,
+standby. The package `page` is for people.
 """

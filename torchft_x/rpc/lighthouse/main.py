@@ -19,8 +19,10 @@ from torchft_x import env, last_words, log_lines, net, tls
 from torchft_x._version import __version__
 from torchft_x.address_files import PAGE
 from torchft_x.atomic_file import replace_file
+from torchft_x.core.job import kept_groups
 from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
@@ -29,7 +31,6 @@ from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.lighthouse.server import LighthouseShell
-from torchft_x.rpc.lighthouse.services.groups_file import GroupsFile
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import check_token
 from torchft_x.timing import TIMING
@@ -40,6 +41,7 @@ STANDS_BY = DESERTED
 """Exit code after the lease was lost or released; the process that follows is a standby."""
 DEFECT = 70
 """Exit code EX_SOFTWARE, after which the lighthouse's supervisor restarts it."""
+_MOST_OF_GROUPS = 1 << 22  # characters that are read: enough for thousands of groups with a sentence each
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -341,3 +343,35 @@ def _log_to_stderr(level: str) -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+class GroupsFile:
+    """Reader of the file that names a job's groups. Used by one thread. Polling an unchanged file costs one system call.
+
+    The process that keeps the job's supervisors running changes it at any time. It is as trustworthy as the token beside
+    it: both can be written by all who may write into the run directory.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] | None = None  # inode, time and size of the file read last; (): it was missing
+
+    def changed(self) -> GroupsChanged | None:
+        """Return the file's content if it has changed, else None.
+
+        A file that can't be used counts as unchanged, so the groups read last stay valid."""
+        before = self._seen
+        try:
+            stat = os.stat(self._path)
+            self._seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if self._seen == before:
+                return None
+            with open(self._path, encoding="utf-8") as f:
+                return kept_groups.parse(f.read(_MOST_OF_GROUPS))
+        except OSError as e:
+            self._seen, why = (), str(e.strerror)
+        except (UnicodeDecodeError, ConfigError) as e:
+            why = str(e)
+        if self._seen != before:
+            log.warning("%s can't be used, the job's groups stay what they are: %s", self._path, why.rstrip("."))
+        return None

@@ -23,7 +23,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.job import GroupsChanged, RosterEvent, TellStop
-from torchft_x.core.types import AttemptId, Quorum, readable
+from torchft_x.core.types import AttemptId, Quorum, listed, readable
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
@@ -31,15 +31,14 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
 from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.lighthouse.failover.lease import Lease
-from torchft_x.rpc.lighthouse.log import log_note, log_quorum
+from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
-from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
-from torchft_x.rpc.lighthouse.services.supervisor_service import LighthouseCallbacks, SupervisorService
-from torchft_x.rpc.lighthouse.services.torchft_service import TorchftService
+from torchft_x.rpc.lighthouse.supervisor_service import LighthouseCallbacks, SupervisorService
+from torchft_x.rpc.lighthouse.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import descriptor_limits, grpc_options, limits
-from torchft_x.rpc.transport.streams.stream import Stream, answering
+from torchft_x.rpc.transport import grpc_options, limits
+from torchft_x.rpc.transport.stream import Stream, answering
 from torchft_x.rpc.transport.token import TokenCheck, check_token
 from torchft_x.timing import TIMING
 
@@ -49,6 +48,13 @@ MAX_STREAMS = 4 * limits.MAX_MEMBERS
 """Open streams of sessions and supervisors together; further ones are refused."""
 
 _PONG = pb.Down(pong=pb.Ping()).SerializeToString()
+_LEVELS = {
+    "error": logging.WARNING,
+    "member_lost": logging.WARNING,
+    "new_lineage": logging.WARNING,
+    "suspect": logging.WARNING,
+    "hello": logging.DEBUG,  # the join that follows is logged
+}
 
 
 class LighthouseShell:
@@ -125,7 +131,7 @@ class LighthouseShell:
         """Listen and return the port. Raises `AddressError`."""
         options = grpc_options.server_options(
             guarded=self.token is not None,
-            connections=descriptor_limits.for_lighthouse(descriptor_limits.raise_limit()),
+            connections=grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit()),
         )
         server = grpc.aio.server(interceptors=[TokenCheck(self.token)], options=options)
         server.add_generic_rpc_handlers(
@@ -229,7 +235,7 @@ class LighthouseShell:
             self._send(effect.sessions, self._encoded(quorum))
         if effect.calls:
             self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
-        log_quorum(log, quorum)
+        log_quorum(quorum)
         self.recorder.issued(effect)
         if quorum.config_id == quorum.id:  # members changed or a step failed; further steps write no event
             self._events.emit(
@@ -269,7 +275,7 @@ class LighthouseShell:
             self._peers.refuse(effect.call, effect.sentence)
 
     def _note(self, note: Note) -> None:
-        log_note(log, note)
+        log_note(note)
         self.recorder.noted(note)
         if note.event in EVENTS:
             self._events.emit(
@@ -411,3 +417,24 @@ class LighthouseShell:
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config
         return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping)
+
+
+def log_note(note: Note) -> None:
+    level = logging.INFO if note.cause == "left" else _LEVELS.get(note.event, logging.INFO)
+    log.log(level, "%s", note.text)
+
+
+def log_quorum(quorum: Quorum) -> None:
+    """Log a quorum that has other members than the last one, or follows a failed commit, in torchft's words.
+
+    People search for these words. A further quorum of the same members gets no line."""
+    if quorum.config_id != quorum.id:
+        return
+    members = [
+        f"{m.replica_id} (step {m.state.step}, world_size {m.world_size}, commit_failures {m.commit_failures}, "
+        f"address {m.address}, store_address {m.store_address.rpartition('@')[2]})"  # the secret is before the @
+        for m in quorum.members
+    ]
+    log.info("Detected quorum change, bumping quorum_id to %d", quorum.id)
+    text = "Quorum! q%d (id %d) at %s: %d members, %s"
+    log.info(text, quorum.number, quorum.id, quorum.top, len(members), listed(members))

@@ -6,6 +6,7 @@ receivers, and our own code answers garbage, instead of a traceback in gRPC's.
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -40,6 +41,10 @@ GREETING_TIMEOUT = 2.0
 """Seconds that a new connection has to finish its HTTP/2 handshake."""
 IDLE_TIMEOUT = 5.0
 """Seconds that a connection may be without a call before it is closed. Its client reconnects at its next call."""
+MOST_DESCRIPTORS = 65536
+"""Highest limit that is set: some programs iterate over all possible descriptors."""
+OWN_DESCRIPTORS = 128
+"""Descriptors a lighthouse needs for itself."""
 
 LIGHTHOUSE = "torchft.LighthouseService"
 MANAGER = "torchft.ManagerService"
@@ -92,6 +97,38 @@ def server_options(*, guarded: bool, connections: int) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", MAX_REQUEST if guarded else MAX_OPEN_REQUEST),
         ("grpc.max_allowed_incoming_connections", connections),
     ]
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files, as far as its hard limit lets it, and return it.
+
+    Most systems begin with 1,024 and allow half a million; the low one is for programs that use select().
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # a sandbox may forbid it
+        return soft
+    return wanted
+
+
+def lighthouse_connections(limit: int) -> int:
+    """Return the number of connections that a lighthouse accepts, given its limit of open files.
+
+    Each costs a descriptor, even a silent one. If strangers took all, the process could open no socket of its own: a
+    lighthouse could not probe a member's address, a trainer could not connect to the others.
+    """
+    return max(limit // 2, limit - 4 * OWN_DESCRIPTORS)
+
+
+def group_connections(limit: int, world_size: int) -> int:
+    """Return the number of connections that a group server accepts, given its limit of open files.
+
+    They come from its own ranks and from healing groups; the training needs the remaining descriptors."""
+    return max(limit // 4, min(4 * world_size + 64, limit // 2))
 
 
 UnaryHandler = Callable[[bytes, Any], Awaitable[bytes]]

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import logging
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from torchft_x.errors import DeadlineError
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _lock = threading.Lock()  # guards _loop and _thread
@@ -62,6 +65,32 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
         future.cancel()
         raise DeadlineError(f"{what} was not done within {timeout:g} s.")
     return future.result()
+
+
+class Notifier:
+    """Daemon thread for callbacks whose work (abort collectives, join threads) must never block the loop.
+
+    It runs them in order, logs the exception of one, and runs the next.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None ends the thread
+        self._thread = threading.Thread(target=self._run, name=f"torchft_x-{name}", daemon=True)
+        self._thread.start()
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._queue.put(callback)
+
+    def close(self) -> None:
+        """End the thread after the callbacks that were posted before."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (callback := self._queue.get()) is not None:
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of %s failed", self._thread.name)
 
 
 def _unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.coordination import StartedAttempt
 from torchft_x.launch.supervisor.sidecar import Accompanied, SidecarConfig
 from torchft_x.observe.events import read_events
-from torchft_x.rpc.supervisor.client import SupervisorClient
+from torchft_x.rpc.supervisor_client import SupervisorClient
 
 ROOT = Path(__file__).parents[4]
 SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchft_x.core import fingerprint as t
 from torchft_x.core.fingerprint import Fingerprint, describe, merge
-from torchft_x.rpc.codec import fingerprint
+from torchft_x.rpc.codec import messages
 from torchft_x.rpc.transport import grpc_options
 
 
@@ -17,6 +17,6 @@ def test_what_we_declare_is_within_the_limits() -> None:
     ]
     whole = merge(ranks)
     assert len(whole.items) == t.MAX_TRAITS
-    data = fingerprint.TRAITS.encode(whole).SerializeToString()
-    assert fingerprint.TRAITS.read(data, "fingerprint") == whole
+    data = messages.TRAITS.encode(whole).SerializeToString()
+    assert messages.TRAITS.read(data, "fingerprint") == whole
     assert len(data) < grpc_options.MAX_CLIENT_MESSAGE / 16

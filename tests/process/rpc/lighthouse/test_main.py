@@ -16,7 +16,7 @@ from tests.unit.rpc.support import Asking, group, reporting
 from tests.util import scaled, wait_for
 from torchft_x.net import parse_address
 from torchft_x.rpc.coordination import LighthouseClient
-from torchft_x.rpc.supervisor.client import SupervisorClient
+from torchft_x.rpc.supervisor_client import SupervisorClient
 
 ROOT = Path(__file__).parents[4]
 MAX_RSS_MB = 80

@@ -355,7 +355,7 @@ def test_what_is_waited_for_is_said_again_when_it_is_waited_for_again() -> None:
 
 
 class Node:
-    """One supervisor process with its client, as launch.supervisor.coordination and rpc.supervisor.client are."""
+    """One supervisor process with its client, as launch.supervisor.coordination and rpc.supervisor_client are."""
 
     def __init__(self, world: World, node: int) -> None:
         self.world = world

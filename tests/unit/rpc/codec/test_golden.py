@@ -23,7 +23,7 @@ from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId, JoinReason, Member, Prepared, Quorum, State
 from torchft_x.errors import TorchftXError
-from torchft_x.rpc.codec import fingerprint, messages, ranks, supervisors
+from torchft_x.rpc.codec import messages, ranks, supervisors
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
@@ -94,8 +94,8 @@ SENT: dict[str, Callable[[], bytes]] = {
     "torchft.ManagerQuorumResponse, known": lambda: ranks.quorum_reply_bytes(
         ranks.QuorumReply(SMALL, 0.0), messages.quorum_bytes(SMALL), holds=1, lease_left=2.5
     ),
-    "Traits": lambda: _bytes(fingerprint.TRAITS.encode(TRAITS)),
-    "Traits, none": lambda: _bytes(fingerprint.TRAITS.encode(Fingerprint())),
+    "Traits": lambda: _bytes(messages.TRAITS.encode(TRAITS)),
+    "Traits, none": lambda: _bytes(messages.TRAITS.encode(Fingerprint())),
 }
 """By name; what comes after the comma is for people."""
 
@@ -119,8 +119,8 @@ READ: dict[str, tuple[type[Message], Read]] = {
     "Prepared": (pb.Prepared, messages.PREPARED.decode),
     "Member": (pb.Member, messages.MEMBER.decode),
     "Quorum": (pb.Quorum, messages.QUORUM.decode),
-    "Traits": (pb.Traits, fingerprint.TRAITS.decode),
-    "Traits.traits": (pb.Trait, lambda p: fingerprint.TRAITS.decode(pb.Traits(traits=[p]))),
+    "Traits": (pb.Traits, messages.TRAITS.decode),
+    "Traits.traits": (pb.Trait, lambda p: messages.TRAITS.decode(pb.Traits(traits=[p]))),
     "Hello": (pb.Hello, lambda p: messages.HELLO.decode(p, session=7)),
     "Up.hello": (pb.Ping, lambda _: messages.up_to_event(7, pb.Up(hello=pb.Hello()))),
     **_inside(pb.Up, lambda p: messages.up_to_event(7, p), "join progress leave ping pause suspects"),

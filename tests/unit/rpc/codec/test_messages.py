@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchft_x.core import fingerprint as t
+from torchft_x.core.fingerprint import Fingerprint, Trait
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Member, Prepared, Quorum, State
@@ -120,3 +122,43 @@ def test_a_heartbeat_is_kept_within_reason() -> None:
     assert limits.check_heartbeat(1e9) == 3600.0
     with pytest.raises(RefusedError):
         limits.check_heartbeat(math.nan)
+
+
+printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C", "Z")), min_size=1)
+one_trait = st.builds(
+    Trait,
+    name=printable,
+    digest=printable,
+    words=printable,
+    parts=st.lists(printable, max_size=3).map(tuple),
+    ranks=st.lists(st.integers(0, t.MAX_RANKS), max_size=3).map(tuple),
+)
+traits = st.lists(one_trait, max_size=3).map(lambda items: Fingerprint(tuple(items)))
+
+
+@given(traits)
+def test_what_is_declared_survives(declared: Fingerprint) -> None:
+    assert messages.TRAITS.decode(messages.TRAITS.encode(declared)) == declared
+
+
+def one(parts: list[str]) -> pb.Traits:
+    return pb.Traits(traits=[pb.Trait(name="a", digest="1", words="w", parts=parts)])
+
+
+@pytest.mark.parametrize(
+    ("hostile", "sentence"),
+    [
+        (one(parts=["x"] * (t.MAX_ALL_PARTS + 1)), "parts of traits"),
+        (one(parts=["x" * t.MAX_TEXT] * 1000), "characters in parts"),
+    ],
+)
+def test_hostile_sums_of_sizes_are_refused(hostile: pb.Traits, sentence: str) -> None:
+    """The limit of each field alone is pinned in golden.json."""
+    with pytest.raises(RefusedError, match=sentence):
+        messages.TRAITS.decode(hostile)
+
+
+@given(st.binary(max_size=300))
+def test_garbage_in_place_of_traits_is_refused_or_read_but_never_breaks(data: bytes) -> None:
+    with contextlib.suppress(RefusedError):
+        messages.TRAITS.read(data, "fingerprint")

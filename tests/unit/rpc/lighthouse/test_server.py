@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ import pytest
 from tests.unit.rpc.support import RawSession, asking, channel, hello, join, known, lighthouse, welcomed
 from tests.util import scaled, wait_for
 from torchft_x._version import __version__
+from torchft_x.core.messages import Note
+from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import AddressError, TokenError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.coordination import LighthouseClient, LighthouseServer
+from torchft_x.rpc.lighthouse.server import log, log_note, log_quorum
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
@@ -180,3 +184,45 @@ def test_a_port_in_use_is_one_sentence_and_a_stopped_server_frees_it_at_once() -
     for _ in range(3):
         with lighthouse(bind=bind) as again:
             assert again.address() == f"http://{bind}"
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, log.name)
+    return caplog
+
+
+def test_only_quorums_that_change_something_are_said(lines: pytest.LogCaptureFixture) -> None:
+    """In torchft's words: `Detected quorum change, bumping quorum_id to N`, `Quorum!`, `world_size`, `commit_failures`. The
+    secret of a store is not for the log."""
+    members = (
+        Member(
+            "a:1",
+            "http://worker-1:41093",
+            "keyed://0443b49@worker-1:33745",
+            State(21, 10),
+            world_size=8,
+            commit_failures=1,
+        ),
+        Member("b:1", "http://worker-0:40525", "worker-0:44595", world_size=8),
+    )
+    for quorum_id, config_id in ((11, 11), (12, 11), (13, 13), (14, 13)):
+        log_quorum(Quorum(quorum_id, config_id, quorum_id - 10, members))
+    said = (
+        "a:1 (step 21, world_size 8, commit_failures 1, address http://worker-1:41093, store_address worker-1:33745), "
+        "b:1 (step 0, world_size 8, commit_failures 0, address http://worker-0:40525, store_address worker-0:44595)"
+    )
+    assert lines.messages == [
+        "Detected quorum change, bumping quorum_id to 11",
+        f"Quorum! q1 (id 11) at step 21 (quorum 10): 2 members, {said}",
+        "Detected quorum change, bumping quorum_id to 13",
+        f"Quorum! q3 (id 13) at step 21 (quorum 10): 2 members, {said}",
+    ]
+
+
+def test_notes_have_levels(lines: pytest.LogCaptureFixture) -> None:
+    for event in ("member_lost", "leave", "hello", "undecided"):
+        log_note(Note(event, event))
+    log_note(Note("member_lost", "a:1 has left.", cause="left"))
+    said = [(r.levelname, r.message) for r in lines.records]
+    assert said == [("WARNING", "member_lost"), ("INFO", "leave"), ("INFO", "undecided"), ("INFO", "a:1 has left.")]

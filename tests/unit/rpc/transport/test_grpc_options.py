@@ -9,7 +9,7 @@ import pytest
 from tests.util import wait_for
 from torchft_x.net import Address
 from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.notifier import Notifier
+from torchft_x.rpc.transport.loop import Notifier
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
+from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
-from torchft_x.rpc.transport.streams.stream import answering
+from torchft_x.rpc.transport.stream import answering
 from torchft_x.rpc.transport.token import TokenCheck
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class StandbyServer:
         """Listen and return the port. Raises `AddressError`."""
         options = grpc_options.server_options(
             guarded=self._token is not None,
-            connections=descriptor_limits.for_lighthouse(descriptor_limits.raise_limit()),
+            connections=grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit()),
         )
         server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
         unary = answering(self._refuse)

@@ -2,9 +2,8 @@
 
 * `recorder`: records events and makes the overview, at a limited rate, as bytes that all readers share.
 * `orders`: sends kill, drain and resume to supervisors or to a group server.
-* `routes`: maps requests to answers. Pure except for the recorder and the orders.
-* `guard`: checks a request's Host and token, and limits the number of requests.
-* `http`: connections, with h11 for the protocol.
+* `routes`: checks a request's Host and token, and answers it. Pure except for the recorder and the orders.
+* `http`: connections, with h11 for the protocol, and limits on their number, size and time.
 * `metrics`: the overview in Prometheus' format.
 * `start`: chooses the page's address and starts its server.
 The page itself is `torchft_x/observe/page.html`.

@@ -26,7 +26,6 @@ import h11
 from torchft_x import net, tls
 from torchft_x.errors import AddressError
 from torchft_x.net import Address
-from torchft_x.rpc.lighthouse.page.guard import Budget
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +73,20 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 class FramingError(h11.RemoteProtocolError):
     """Request whose end a proxy could determine differently than we do."""
+
+
+class Budget:
+    """Rate limit for all callers together: `per_second` turns, and `burst` at once. Callers wait; none is refused."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._each = 1.0 / per_second
+        self._credit = burst / per_second  # seconds by which a burst may run ahead
+        self._next = float("-inf")  # time of the next turn if there were no burst
+
+    def wait(self, now: float) -> float:
+        """Take a turn, and return the seconds until it comes."""
+        self._next = max(self._next, now - self._credit) + self._each
+        return max(0.0, self._next - now)
 
 
 class Connection:

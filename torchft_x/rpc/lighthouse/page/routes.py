@@ -1,18 +1,27 @@
-"""Answers to HTTP requests: the page, `/status.json`, `/metrics`, `/healthz`, `/readyz`, and the three orders."""
+"""Answers to HTTP requests: the page, `/status.json`, `/metrics`, `/healthz`, `/readyz`, and the three orders.
+
+Every web site that a browser visits can send requests to the page. So a request must name this host by an address, by
+`localhost` or by a name of its own, because a foreign name may resolve to this host (DNS rebinding). A request that
+changes something must carry the token in a header, which no other site can make a browser send.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.observe import template
-from torchft_x.rpc.lighthouse.page.guard import has_token, is_own_host
 from torchft_x.rpc.lighthouse.page.http import Request, Response
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
 from torchft_x.rpc.transport.limits import check_replica_id
+from torchft_x.rpc.transport.token import is_allowed
 
+TOKEN_HEADER = "x-torchft-x-token"
+"""Header for the token where a proxy uses Authorization, as Kubernetes' API server does. No other site can make a
+browser send it."""
 _JSON = "application/json"
 _ORDERS = ("/kill", "/drain", "/resume")
 
@@ -95,3 +104,27 @@ def _text(status: int, sentence: str, headers: dict[str, str] | None = None) -> 
 
 def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     return Response(status, json.dumps({"error": sentence}).encode(), _JSON, headers or {})
+
+
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Return whether a request's Host is an IP address, the local host, or one of these names (in lower case)."""
+    host = header.strip().lower()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    host = host.rstrip(".")
+    if host == "localhost" or host.endswith(".localhost") or host in names:
+        return bool(host)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def has_token(headers: Mapping[str, str], token: str | None) -> bool:
+    """Return whether a request's headers carry the token. False if there is no token."""
+    own = headers.get(TOKEN_HEADER)
+    header = f"Bearer {own}" if own is not None else headers.get("authorization")
+    return token is not None and header is not None and is_allowed([("authorization", header)], token)

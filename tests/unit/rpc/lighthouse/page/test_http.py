@@ -127,3 +127,13 @@ def test_many_requests_take_their_time_and_all_are_answered(monkeypatch: pytest.
             connection.request("GET", "/healthz")
             assert connection.getresponse().read() == b"ok\n"
     assert time.monotonic() - began > 0.9 * more / page_http.PER_SECOND
+
+
+def test_turns_of_all_together() -> None:
+    budget = page_http.Budget(10.0, 5)
+    assert [budget.wait(100.0) for _ in range(5)] == [0.0] * 5
+    assert budget.wait(100.0) == pytest.approx(0.1)
+    assert budget.wait(100.0) == pytest.approx(0.2)
+    assert budget.wait(101.0) == 0.0  # who waited has had its turn
+    saved = [budget.wait(200.0) for _ in range(6)]
+    assert saved == [*[0.0] * 5, pytest.approx(0.1)]  # no more than a burst

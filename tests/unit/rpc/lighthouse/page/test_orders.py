@@ -10,7 +10,7 @@ import pytest
 from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.util import wait_for
 from torchft_x.rpc.lighthouse.page import recorder
-from torchft_x.rpc.supervisor.client import SupervisorClient
+from torchft_x.rpc.supervisor_client import SupervisorClient
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from tests.unit.rpc.support import group
 from tests.util import wait_for
 from torchft_x.core.types import AttemptId
 from torchft_x.observe import template
+from torchft_x.rpc.lighthouse.page.routes import has_token, is_own_host
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
 
@@ -94,3 +95,37 @@ def test_a_hostile_name_is_text(page: Served) -> None:
         assert json.loads(page.ask("/status.json").body)["groups"][0]["group"] == HOSTILE
         assert HOSTILE in page.order("resume", HOSTILE).json["error"]
     assert page.order("kill", "a\x1b[31m\nb").status == 409
+
+
+NAMES = frozenset({"node1", "node1.cluster"})
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "localhost", "localhost:29520", "LOCALHOST:1", "a.localhost", "127.0.0.1:29520", "[::1]:29520", "10.0.0.7",
+        "node1:29520", "Node1.cluster.", "::1",
+    ],
+)  # fmt: skip
+def test_a_host_of_ours(header: str) -> None:
+    assert is_own_host(header, NAMES)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", ":80", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "node1.evil", "[evil]", "1.2.3", "notlocalhost"],
+)  # fmt: skip
+def test_a_foreign_name_may_be_made_to_lead_here(header: str) -> None:
+    assert not is_own_host(header, NAMES)
+
+
+def test_the_token() -> None:
+    assert has_token({"authorization": "Bearer secret"}, "secret")
+    assert has_token({"x-torchft-x-token": "secret", "authorization": "Bearer somebody-else-s"}, "secret")
+    for header in ("", "secret", "Bearer secre", "Bearer secret ", "bearer secret", "Basic secret"):
+        assert not has_token({"authorization": header}, "secret")
+    for header in ("", "secre", "secret ", "Bearer secret"):
+        assert not has_token({"x-torchft-x-token": header, "authorization": "Bearer secret"}, "secret")
+    for headers in ({}, {"authorization": "Bearer "}, {"x-torchft-x-token": ""}):
+        assert not has_token(headers, None)
+    assert not has_token({}, "secret")

@@ -27,7 +27,7 @@ from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.grpc_errors import error_from, error_of
-from torchft_x.rpc.transport.streams.outbox import Outbox
+from torchft_x.rpc.transport.stream import Outbox
 from torchft_x.rpc.transport.token import Metadata
 from torchft_x.timing import TIMING
 

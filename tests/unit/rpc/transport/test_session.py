@@ -14,7 +14,7 @@ from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, loop
-from torchft_x.rpc.transport.streams.session import MISSED_PINGS, Keepalive, ReconnectingStream, StreamCallbacks, rhythm
+from torchft_x.rpc.transport.session import MISSED_PINGS, Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import TokenCheck, metadata
 
 METHOD = "/test.Echo/Talk"

@@ -18,7 +18,7 @@ from torchft_x.core.messages.lighthouse import CloseSession, Refuse
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport.streams.stream import Stream
+from torchft_x.rpc.transport.stream import Stream
 
 
 class NodeService:

@@ -15,9 +15,9 @@ from torchft_x.net import parse_addresses
 from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits, loop
-from torchft_x.rpc.transport.notifier import Notifier
+from torchft_x.rpc.transport.loop import Notifier
 from torchft_x.rpc.transport.resolve import moved_to
-from torchft_x.rpc.transport.streams.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
+from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import check_token, metadata
 from torchft_x.timing import TIMING
 

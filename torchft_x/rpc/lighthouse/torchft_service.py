@@ -11,7 +11,7 @@ from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import limits
-from torchft_x.rpc.transport.streams.stream import answer
+from torchft_x.rpc.transport.stream import answer
 
 
 class TorchftService:

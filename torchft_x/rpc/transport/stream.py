@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -13,12 +13,41 @@ import grpc.aio
 from torchft_x.errors import DeadlineError, TorchftXError
 from torchft_x.rpc.transport.grpc_errors import code_of
 from torchft_x.rpc.transport.grpc_options import UnaryHandler, time_left
-from torchft_x.rpc.transport.streams.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
 MAX_OUTBOX = 1024
 """Messages that may wait for one reader. A reader that lags further behind is stuck, and its stream is closed."""
+
+
+class Outbox:
+    """Queue of messages for one gRPC stream, which takes one at a time. On the loop's thread; `put` never waits."""
+
+    def __init__(self, write: Callable[[bytes], Coroutine[Any, Any, None]]) -> None:
+        self._write = write  # gRPC's write method
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()  # None ends `run`
+
+    def __len__(self) -> int:
+        """Return the number of waiting messages."""
+        return self._queue.qsize()
+
+    def put(self, data: bytes) -> None:
+        """Send a message after all waiting ones."""
+        self._queue.put_nowait(data)
+
+    def end(self) -> None:
+        """End `run` after the messages put so far."""
+        self._queue.put_nowait(None)
+
+    def drop(self) -> None:
+        """Discard the waiting messages."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    async def run(self) -> None:
+        """Send messages until the end is reached. Raises the errors of gRPC's write."""
+        while (data := await self._queue.get()) is not None:
+            await self._write(data)
 
 
 class Stream:

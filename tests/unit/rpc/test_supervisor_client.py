@@ -15,7 +15,7 @@ from tests.util import free_port, scaled, wait_for
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.supervisor.client import KEPT_EXITS, REFUSED_CODE, SupervisorClient
+from torchft_x.rpc.supervisor_client import KEPT_EXITS, REFUSED_CODE, SupervisorClient
 
 
 def test_a_report_made_while_the_lighthouse_is_away_arrives_before_the_supervisor_ends() -> None:
