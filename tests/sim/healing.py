@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.sim.base import fold
 from tests.sim.data import Copy
 from torchft_x.core.heal import QuorumPlan
-from torchft_x.core.training.heal_wait import HealWait
+from torchft_x.core.training.heal_limits import HealWait
 from torchft_x.core.types import State, group_of
 from torchft_x.errors import CollectiveError, StepError, TorchftXError
 

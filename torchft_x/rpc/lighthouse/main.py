@@ -341,10 +341,6 @@ def _log_to_stderr(level: str) -> None:
     logger.setLevel(getattr(logging, level.upper(), logging.INFO))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 class GroupsFile:
     """Reader of the file that names a job's groups. Used by one thread. Polling an unchanged file costs one system call.
 
@@ -375,3 +371,7 @@ class GroupsFile:
         if self._seen != before:
             log.warning("%s can't be used, the job's groups stay what they are: %s", self._path, why.rstrip("."))
         return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Watches copies that others make of an offered state while training waits for them (`core.training.heal_wait`)."""
+"""Watches copies that others make of an offered state while training waits for them (`core.training.heal_limits`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 
 from torchft_x.core.heal import QuorumPlan
-from torchft_x.core.training.heal_wait import HealWait
+from torchft_x.core.training.heal_limits import HealWait
 from torchft_x.core.types import group_of, listed
 from torchft_x.errors import CollectiveError
 from torchft_x.train.context.context import RankContext
