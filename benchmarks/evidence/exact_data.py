@@ -6,6 +6,7 @@
     python -m benchmarks.evidence.exact_data --kills 300 --length 100000 --policy sampler      # torchft's, for comparison
     python -m benchmarks.evidence.exact_data --policy sampler --reference torchft --slots 10       # over torchft itself
     python -m benchmarks.evidence.exact_data --kills 100 --policy strict --reproducible        # compare the digests
+    python -m benchmarks.evidence.exact_data --kills 20 --policy strict --reproducible --check-every 2   # names nobody
 
 Groups are real processes, with gloo and a lighthouse on loopback, and train with `ElasticLoader` (`exact_worker`). A group
 is killed with SIGKILL at a random moment and started again at once, whatever it does just then, as long as another group
@@ -44,6 +45,7 @@ from benchmarks.evidence.exact_worker import HOST, SAMPLERS, Job, RankAttempt
 
 MORE = 2  # groups that are added in the middle
 LAST = 0.97  # share of the samples before which the last kill comes, so that its victim can come back
+DIFFERENT = "different gradients of slot"  # part of the sentence of every comparison that does not fit
 STUCK = 120.0  # seconds without a commit after which the run is given up
 
 
@@ -219,6 +221,8 @@ def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float, vers
         run.problems.append("no group came to the end")
     left_out = job.length % (job.batch * (1 if job.policy == "shrink" else job.slots)) if job.tail == "drop" else 0
     checker = Path(__file__).with_name("check_samples.py")
+    logs = [path.read_text(errors="replace") for path in job.folder.glob("*.log")]
+    run.problems += sorted({line for log in logs for line in log.splitlines() if DIFFERENT in line})
     command = [sys.executable, str(checker), str(job.folder), "--length", str(job.length), "--epochs", str(job.epochs)]
     done = subprocess.run([*command, "--left-out", str(left_out)], capture_output=True, text=True)
     kinds: Counter[str] = Counter()
@@ -227,7 +231,7 @@ def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float, vers
     return {
         **({"reference": f"torchft-nightly {version}"} if version else {}), "policy": job.policy, "layout": args.layout,
         "tail": job.tail, "groups": job.groups, "length": job.length, "epochs": job.epochs,
-        "global_batch": job.slots * job.batch, "micro_batch": job.batch, "seed": args.seed,
+        "global_batch": job.slots * job.batch, "micro_batch": job.batch, "seed": args.seed, "check_every": job.check_every,
         **run.counts, "of groups": {k: kinds[k] for k in ("redo", "adopt", "drop", "new_lineage")},
         "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1), "problems": run.problems,
         "digests": sorted({path.read_text() for path in job.folder.glob("*.digest")}),
@@ -253,6 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument(
         "--reproducible", action="store_true", help="train a model whose final bits are printed; with strict"
     )
+    p.add_argument("--check-every", type=int, default=0, help="steps between two comparisons of a slot; 0: none")
     p.add_argument("--no-scale", action="store_true", help="add no groups in the middle")
     p.add_argument("--no-restart", action="store_true", help="do not restart everything in the middle")
     p.add_argument("--keep", type=Path, help="folder in which the lines and logs stay (default: a temporary one)")
@@ -277,7 +282,7 @@ def main(argv: list[str] | None = None) -> int:
         every = 0 if args.no_restart or args.reference else args.every
         job = Job(
             folder, args.layout, groups, ranks, args.length, args.epochs, args.policy, args.tail, args.slots, args.batch,
-            args.workers, every, args.reproducible,
+            args.workers, every, args.reproducible, args.check_every,
         )  # fmt: skip
         scale = not (args.no_scale or args.policy in SAMPLERS)  # the sampler's shares are fixed at the start
         run = Run(

@@ -59,6 +59,7 @@ class Job:
     workers: int
     every: int  # steps between two checkpoints
     reproducible: bool = False  # train a model of real numbers, whose final bits are compared
+    check_every: int = 0  # steps between two comparisons of a slot
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class Dealt:
         self._length = job.length
         self._data = ElasticLoader(
             manager, Samples(job.length), micro_batch=job.batch, policy=job.policy, tail=job.tail, rank=attempt.rank,
-            ranks=job.ranks, num_workers=job.workers, reproducible=job.reproducible, **sizes,
+            ranks=job.ranks, num_workers=job.workers, reproducible=job.reproducible, check_every=job.check_every, **sizes,
         )  # fmt: skip
 
     @property

@@ -18,7 +18,14 @@ from torchft_x import env
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("words", ["--policy constant", "--policy strict --layout hsdp2x2 --no-scale"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--policy constant",
+        "--policy strict --layout hsdp2x2 --no-scale",
+        "--policy strict --reproducible --check-every 2",
+    ],
+)
 def test_each_sample_is_committed_once_under_kills(words: str, tmp_path: Path) -> None:
     out = tmp_path / "figures.jsonl"
     sizes = ["--kills", "10", "--length", "3000", "--epochs", "2", "--every", "20", "--out", str(out)]

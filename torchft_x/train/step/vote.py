@@ -89,17 +89,8 @@ class StepVote:
             torn, behind = c.step.torn, c.step.state != c.step.top
         copies = c.memory.vote(torn=torn, behind=behind).bits
         state = c.committed.digest() if vote.ok and c.options.commit_vote else 0
-        mine = RankVote(
-            vote.quorum_id,
-            vote.step,
-            vote.ok,
-            broken,
-            digest,
-            size,
-            copies=copies,
-            state=state,
-            slot=slot if vote.ok else 0,
-        )
+        slot = slot if vote.ok else 0
+        mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state, slot=slot)
         try:
             if c.connection.spoke is not None:
                 reply = self._send_to_rank0(c.connection.spoke, mine, 2 * limit + TIMING.late_vote, meanwhile)
@@ -239,8 +230,9 @@ class StepVote:
         slot = f"slot {compared_slot(step.top, step.data_options)} of step {step.top.step}"
         who = _listed(plan, [replica_id for replica_id, digest in digests.items() if digest])
         if verdict.wrong:
-            why = f"{_listed(plan, verdict.wrong)} computes wrong gradients: that of {slot} differs from that of {verdict.right} other"
-            why += " from the same parameters and samples. The faulty group ends and is not restarted"
+            others = f"{verdict.right} others" if verdict.right > 1 else "another"
+            why = f"{_listed(plan, verdict.wrong)} computes wrong gradients: that of {slot} differs from that of {others}, "
+            why += "computed from the same parameters and samples. The faulty group ends and is not restarted"
         elif phase is CheckPhase.PAIR:
             why = f"{who} have computed different gradients of {slot}: the step is computed again, and that slot by all groups"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import Trainer, leave, lighthouse, same
 from tests.util import scaled
 from torchft_x.errors import ConfigError, StepError
+from torchft_x.train.checkpoint.checkpoint import Checkpoint
 from torchft_x.train.elastic.streams import ElasticStreams
 from torchft_x.train.optim import OptimizerWrapper
 
@@ -56,6 +58,13 @@ class Streamed(Trainer):
             return source if state else iter(source)
 
         self.data = ElasticStreams(self.manager, open_stream, streams=streams, every=every, policy=policy)
+        self.checkpoint: Checkpoint | None = None
+
+    def resume(self, url: str) -> Checkpoint:
+        parts = {"model": self.net, "optim": self.optim, "data": self.data}
+        self.checkpoint = Checkpoint(self.manager, url, parts, every=5, timeout=scaled(20))
+        self.checkpoint.resume()
+        return self.checkpoint
 
     def one_step(self, hook: Callable[[], None] = lambda: None) -> bool:
         self.optimizer.zero_grad()
@@ -64,6 +73,8 @@ class Streamed(Trainer):
             hook()
             loss.backward()
         self.optimizer.step()
+        if self.checkpoint is not None:
+            self.checkpoint.step()
         return bool(self.optimizer.committed)
 
     def train(self, hook: Callable[[], None] = lambda: None, steps: int = STEPS) -> Streamed:
@@ -141,8 +152,8 @@ def test_a_group_without_a_stream_takes_part_in_the_exchange_of_snapshots() -> N
 
 
 @pytest.mark.parametrize("state", [True, False], ids=["state", "no state"])
-def test_each_item_once_over_a_loss_a_newcomer_and_a_restart_of_all_groups(state: bool) -> None:
-    """One of three groups leaves inside a step, and its next attempt joins. Two groups go on from what was saved."""
+def test_each_item_once_over_a_loss_a_newcomer_and_a_restart_of_all_groups(state: bool, tmp_path: Path) -> None:
+    """One of three groups leaves inside a step, and its next attempt joins. Two groups go on from a checkpoint."""
     kwargs: dict[str, Any] = {"every": 4, "epoch": 10, "length": 10_000, "state": state}
     skipped = 4 if state else 4 + 10  # an exchange, and the epoch in which it was
     meet, gone = threading.Barrier(3), threading.Event()
@@ -156,6 +167,7 @@ def test_each_item_once_over_a_loss_a_newcomer_and_a_restart_of_all_groups(state
                 met = True
                 meet.wait(scaled(20))
                 if group == 0:
+                    checkpoints[0].close()
                     trainers[0].manager.shutdown(finished=False)
                     raise InterruptedError
 
@@ -174,7 +186,9 @@ def test_each_item_once_over_a_loss_a_newcomer_and_a_restart_of_all_groups(state
     def body(i: int) -> Streamed | None:
         if i == 3:
             assert gone.wait(scaled(30))
-            return together(Streamed(0, address, **kwargs), lambda: None, False)
+            late = Streamed(0, address, **kwargs)
+            checkpoints.append(late.resume(str(tmp_path)))
+            return together(late, lambda: None, False)
         try:
             return together(trainers[i], hook(i), True)
         except InterruptedError:
@@ -184,26 +198,22 @@ def test_each_item_once_over_a_loss_a_newcomer_and_a_restart_of_all_groups(state
 
     with lighthouse(2) as address:
         trainers = run_threads(3, lambda g: Streamed(g, address, **kwargs))
+        checkpoints = run_threads(3, lambda g: trainers[g].resume(str(tmp_path)))
         ended = [t for t in run_threads(4, body) if t is not None]
         assert len({tuple(t.counts) for t in ended}) == 1
-        steps = ended[0].manager.current_step()
+        steps, counts = ended[0].manager.current_step(), ended[0].counts
         # The newcomer goes on from snapshots that it has copied; before that it reads an item for a step that it heals in.
         assert max(ended[2].reads.values()) <= 9 + skipped + 1
-        saved = [(t.save(), t.data.state_dict(), t.manager.state_dict()) for t in ended]
+        run_threads(3, lambda i: checkpoints[1 + i].finish())
         leave(*ended)
 
-    def resumed(group: int) -> Streamed:
-        trainer = Streamed(group, address, **kwargs)
-        trainer.load(saved[group][0])
-        trainer.data.load_state_dict(saved[group][1])
-        trainer.manager.load_state_dict(saved[group][2])
-        return trainer
-
     with lighthouse(2) as address:
-        trainers = run_threads(2, resumed)
+        trainers = run_threads(2, lambda g: Streamed(g, address, **kwargs))
+        run_threads(2, lambda g: trainers[g].resume(str(tmp_path)))
+        assert [t.counts for t in trainers] == [counts, counts]
         run_threads(2, lambda g: trainers[g].train(steps=steps + 5))
         for trainer in trainers:
-            assert min(trainer.counts) >= steps + 5 - 1
+            assert trainer.counts == [n + 5 for n in counts]
             assert max(trainer.reads.values()) <= 5 + skipped
         leave(*trainers)
 
