@@ -92,7 +92,7 @@ class ElasticSampler:
             group see different data (HSDP: group rank and group size); by default all ranks of a group see the same.
         reproducible: sum the slots in a fixed order. The parameters then have the same bits for any number of groups and any
             losses, given equal hardware, threads and deterministic kernels. Takes policy "strict". Torch's random
-            generators are seeded by (seed, step, slot) before each micro batch, so that dropout is alike, too.
+            generators are seeded by (seed, step, slot, rank) before each micro batch, so that dropout is alike, too.
         check_every: steps, at least 2, between two steps in which another group also computes one slot of a group, so that a
             group whose hardware computes wrong gradients is found and ends (docs/data.md); 0: none. Takes `reproducible`.
         weight: this group's weight in the sharing of slots, such as 2 for hardware that is twice as fast.
@@ -167,7 +167,7 @@ class ElasticSampler:
         for slot, next_slot, micro in zip(slots, [*slots[1:], None], found, strict=True):
             data.begin(dealt, slot, next_slot)
             if self._options.reproducible:
-                torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot))
+                torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot, self._rank))
             yield replace(micro, counts=False) if slot == dealt.extra else micro
 
     def micro(self, data: Position, options: DataOptions, slot: int) -> Micro:
@@ -220,6 +220,6 @@ def _options(
     return options
 
 
-def _seed_of(seed: int, step: int, slot: int) -> int:
-    data = hashlib.blake2b(f"{seed}/{step}/{slot}".encode(), digest_size=8).digest()
+def _seed_of(*numbers: int) -> int:
+    data = hashlib.blake2b("/".join(map(str, numbers)).encode(), digest_size=8).digest()
     return int.from_bytes(data, "big") >> 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.torch.train.forked import forkserver
 from tests.torch.train.jobs import lighthouse
@@ -70,7 +71,7 @@ LOST_IN = 2  # step in which the victim dies
 def exact(spec: RankSpec) -> dict[int, Tensors]:
     """Train `until` a step, or until the groups are all there for three steps, after `losses`. Return the shards after each.
 
-    Some slots use a part of the model that others don't. The rank `dies` kills itself in its backward number `nth` of a step.
+    Some slots use a part of the model that others don't, and each has a random mask. The rank `dies` kills itself in its backward number `nth` of a step.
     """
     k = spec.kwargs
     groups, losses, until, dies, nth = (k.get(n) for n in ("groups", "losses", "until", "dies", "nth"))
@@ -84,7 +85,12 @@ def exact(spec: RankSpec) -> dict[int, Tensors]:
 
     def backward(step: int) -> None:
         for i, micro in enumerate(data.step()):
-            loss = loss_of(trainer.model, ROWS[micro.indices], extra=micro.samples[0].position // SLOT % 3 == 0)
+            mask = torch.rand(SLOT // spec.ranks, WIDTH)
+            if micro.counts and dealing["reproducible"]:
+                dist.all_gather(masks := [torch.empty_like(mask) for _ in range(spec.ranks)], mask)
+                assert not torch.equal(*masks), "the ranks draw different numbers for their parts of a slot"
+            rows = ROWS[micro.indices] * (mask > 0.2)
+            loss = loss_of(trainer.model, rows, extra=micro.samples[0].position // SLOT % 3 == 0)
             if micro.counts and step == LOST_IN and i == nth and spec.rank == dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()
