@@ -4,8 +4,8 @@ No further message is needed. Each value that must be equal travels with its neg
 is 0 exactly if all rows hold the same x.
 
 Now and then the members compare the state that the step starts from, too, or a gradient that two of them have computed
-(`core.commit.slot_check`). If these differ, one member is wrong, and a roll call finds out which: each member has a turn,
-in which it alone reports its digests.
+(`core.commit.slot_check`). If the digests differ, one member is wrong, and a roll call finds out which: each member has a
+turn, in which it alone reports its digests.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from torchft_x.errors import StepError
 
 _PAIRS = ("quorum", "step", "upper half of the digest", "lower half of the digest", "number of participants")
-_STATE = 1 + 2 * len(_PAIRS)  # index of the state's two pairs in a row; those of the slot's gradient follow
-WIDTH = _STATE + 9
+_COMPARED = 1 + 2 * len(_PAIRS)  # index of the two pairs of the compared digest
+WIDTH = _COMPARED + 4
 """Number of int64 values in a row."""
 _NEUTRAL = (1 << 63) - 1  # min(x, this) == x for every int64
 _HALF = 1 << 32
@@ -35,21 +35,21 @@ class CrossVote:
     contributors: int  # number of groups whose gradients are in the result
 
 
-def row(vote: CrossVote | None, state: int = 0, slot: int = 0, *, calls: bool = False) -> tuple[int, ...]:
+def row(vote: CrossVote | None, compared: int = 0, *, calls: bool = False) -> tuple[int, ...]:
     """Return `WIDTH` integers that fit into int64.
 
     Args:
         vote: the carrier's vote; None: a healing member, which has no objection and no say (R13).
-        state: digest of the state before the step, 64 bits unsigned; 0: this member does not compare it.
-        slot: digest of the gradient of the slot that is compared in this step, in the same way.
+        compared: digest of what the members compare in this step, the state before it or the gradient of a slot, 64 bits
+            unsigned; 0: this member compares nothing.
         calls: whether a roll call must follow, whatever the members' digests are.
     """
     if vote is None:
-        return roll_call_row(0, 0)
+        return (_NEUTRAL,) * WIDTH
     upper, lower = divmod(vote.digest, _HALF)
     q, s, c = vote.quorum, vote.step, vote.contributors
     numbers = (int(vote.ok), q, -q, s, -s, upper, -upper, lower, -lower, c, -c)
-    return (*numbers, *_pairs(state), *_pairs(slot), 0 if calls else _NEUTRAL)
+    return (*numbers, *((-1,) * 4 if calls else _pairs(compared)))  # -1 and -1 are a pair of no digest
 
 
 def _pairs(digest: int) -> tuple[int, ...]:
@@ -57,36 +57,21 @@ def _pairs(digest: int) -> tuple[int, ...]:
     return (upper, -upper, lower, -lower) if digest else (_NEUTRAL,) * 4
 
 
+def roll_call_follows(reduced: Sequence[int]) -> bool:
+    """Return whether the members call the roll after this vote: their digests differ, or one calls it in any case."""
+    upper, minus_upper, lower, minus_lower = reduced[_COMPARED:]
+    return upper != _NEUTRAL and (upper + minus_upper, lower + minus_lower) != (0, 0)
+
+
 def roll_call_row(state: int, slot: int) -> tuple[int, ...]:
     """Return a member's row in a roll call. A digest of 0: it is another's turn, or this member compares nothing."""
-    return (*(_NEUTRAL,) * _STATE, *_pairs(state), *_pairs(slot), _NEUTRAL)
+    return (*_pairs(state), *_pairs(slot), *(_NEUTRAL,) * (WIDTH - 8))
 
 
 def roll_call_answer(reduced: Sequence[int]) -> tuple[int, int]:
     """Return the digests of state and gradient of the member whose turn it was; 0: it reported none."""
-    halves = reduced[_STATE], reduced[_STATE + 2], reduced[_STATE + 4], reduced[_STATE + 6]
-    state, slot = (0 if upper == _NEUTRAL else upper * _HALF + lower for upper, lower in (halves[:2], halves[2:]))
+    state, slot = (0 if reduced[i] == _NEUTRAL else reduced[i] * _HALF + reduced[i + 2] for i in (0, 4))
     return state, slot
-
-
-def roll_call_follows(reduced: Sequence[int]) -> bool:
-    """Return whether the members call the roll after this vote."""
-    return states_differ(reduced) or slots_differ(reduced) or reduced[-1] == 0
-
-
-def states_differ(reduced: Sequence[int]) -> bool:
-    """Return whether the members hold different states."""
-    return _differ(reduced[_STATE : _STATE + 4])
-
-
-def slots_differ(reduced: Sequence[int]) -> bool:
-    """Return whether members have computed different gradients of one slot."""
-    return _differ(reduced[_STATE + 4 : _STATE + 8])
-
-
-def _differ(pairs: Sequence[int]) -> bool:
-    upper, minus_upper, lower, minus_lower = pairs
-    return upper != _NEUTRAL and (upper + minus_upper, lower + minus_lower) != (0, 0)
 
 
 def wrong_states(states: Sequence[int]) -> list[int]:
@@ -99,16 +84,13 @@ def wrong_states(states: Sequence[int]) -> list[int]:
 
 
 def objection(reduced: Sequence[int]) -> str:
-    """Return why the vote does not pass, a clause; empty: it passes. `reduced`: the element-wise minimum of all rows.
+    """Return why the vote does not pass, a clause; empty: it passes, unless a roll call has shown a difference.
 
+    `reduced` is the element-wise minimum of all rows.
     Raises `StepError` if `reduced` has not `WIDTH` numbers.
     """
     if len(reduced) != WIDTH:
         raise StepError(f"a vote has {WIDTH} numbers, this one has {len(reduced)}; run one version in all groups.")
-    if states_differ(reduced):
-        return "the members hold different parameters or optimizer states"
-    if slots_differ(reduced):
-        return "members have computed different gradients of one slot"
     if reduced[0] == _NEUTRAL:
         return "no member that holds the newest state has voted"
     if reduced[0] != 1:

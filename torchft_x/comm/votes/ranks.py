@@ -34,7 +34,7 @@ _WORD = struct.Struct("!BHHqq")  # kind, flags, bytes of the reason that follows
 _DECISION, _START = 1, 2  # kinds of messages from rank 0
 _OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
 _YES, _OPEN, _ALONE = 1, 2, 4  # flags of a message from rank 0
-_DIFFER, _WRONG, _CHECKED, _FAULTY = 256, 512, 1024, 2048
+_DIFFER, _WRONG, _DISPUTED, _FAULTY = 256, 512, 1024, 2048
 _COPIES = 3  # position of the five bits about copies
 _OF_COPIES = 31
 _MAX_REASON = 1000  # bytes
@@ -64,7 +64,7 @@ class Decision:
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.CopyDecision`
     differ: bool = False  # the groups hold different states
     wrong: bool = False  # and this group's state is not that of most groups
-    checked: bool = False  # gradients of the compared slot differ, or have differed and the faulty group is known
+    disputed: bool = False  # gradients of the compared slot differ, or have differed before in this step
     faulty: bool = False  # and this group computes wrong ones
 
 
@@ -117,7 +117,7 @@ class Hub(VoteEndpoint):
         reason = decision.reason.encode(errors="replace")[:_MAX_REASON]
         flags = _YES * decision.commit | _OPEN * decision.undecided | decision.copies << _COPIES
         flags |= _DIFFER * decision.differ | _WRONG * decision.wrong
-        flags |= _CHECKED * decision.checked | _FAULTY * decision.faulty
+        flags |= _DISPUTED * decision.disputed | _FAULTY * decision.faulty
         self._tell(_WORD.pack(_DECISION, flags, len(reason), quorum, step) + reason)
         self.owes_start = decision.commit
 
@@ -257,7 +257,7 @@ class Spoke:
                 self.expects_start = bool(flags & _YES)
                 return Decision(
                     bool(flags & _YES), reason, bool(flags & _OPEN), flags >> _COPIES & _OF_COPIES,
-                    bool(flags & _DIFFER), bool(flags & _WRONG), bool(flags & _CHECKED), bool(flags & _FAULTY),
+                    bool(flags & _DIFFER), bool(flags & _WRONG), bool(flags & _DISPUTED), bool(flags & _FAULTY),
                 )  # fmt: skip
 
     def leave(self, quorum: int, step: int) -> None:

@@ -44,6 +44,7 @@ class SlotCheck:
         self._state = State()  # state at which the fields below hold; at another one nothing was compared yet
         self._phase = CheckPhase.PAIR
         self._digests: dict[str, set[int]] = {}  # all digests that a member has reported, by replica id
+        self._own = 0  # newest digest that this group has computed; 0: none
 
     def phase(self, state: State) -> CheckPhase:
         """Return the phase of the step that begins at `state`."""
@@ -59,6 +60,15 @@ class SlotCheck:
         others = [i for i in workers if i != owner]
         pair = (owner, others[nth % len(others)])
         return slot if owner is not None and (phase is CheckPhase.ALL or number in pair) else None
+
+    def digest(self, state: State, computed: int) -> int:
+        """Return the digest that this group reports in a roll call: `computed`, or if that is 0, its newest one at `state`.
+
+        A group that has missed the end of a roll call calls the next one, when the others don't compute the slot any more.
+        """
+        self._move_to(state, self.phase(state))
+        self._own = computed or self._own
+        return self._own
 
     def report(self, state: State, digests: Mapping[str, int]) -> CheckVerdict:
         """Take the digests that the members have computed, by replica id; 0: none. Return what all digests at `state` say."""
@@ -78,7 +88,7 @@ class SlotCheck:
 
     def _move_to(self, state: State, phase: CheckPhase) -> None:
         if state != self._state:
-            self._digests = {}
+            self._digests, self._own = {}, 0
         self._state, self._phase = state, phase
 
 
@@ -87,7 +97,7 @@ def is_due(state: State, options: DataOptions | None) -> bool:
     return options is not None and options.check_every > 0 and state.step % options.check_every == 1
 
 
-def starts_whole(check: SlotCheck, state: State, options: DataOptions | None) -> bool | None:
+def compares_whole_state(check: SlotCheck, state: State, options: DataOptions | None) -> bool | None:
     """Return whether all of the parameters and optimizer state are compared in the step that begins at `state`.
 
     None: a part of them is, if that is due. In other steps with a comparison of gradients only members in the phase `ALL` compare

@@ -41,7 +41,7 @@ import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum.reduce import Scratch
-from torchft_x.core.commit.slot_check import SlotCheck, starts_whole
+from torchft_x.core.commit.slot_check import SlotCheck, compares_whole_state
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
@@ -110,7 +110,7 @@ class StepLoop:
         self._ended = self._failed = None
         self.data.start()
         in_hand, self._in_hand = self._in_hand, False
-        c.committed.start_step(c.step.state, starts_whole(self.check, c.step.state, c.step.data_options))
+        c.committed.start_step(c.step.state, compares_whole_state(self.check, c.step.state, c.step.data_options))
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return

@@ -57,9 +57,10 @@ class DecidedStep:
 class Comparison:
     """Result of a comparison between groups."""
 
+    objection: str = ""  # clause: why the step can't be committed
     differ: bool = False  # the groups hold different states
     wrong: bool = False  # and this group's state is not that of most groups
-    checked: bool = False  # gradients of one slot differ, or have differed and the faulty group is known
+    disputed: bool = False  # gradients of one slot differ, or have differed before in this step
     faulty: bool = False  # and this group computes wrong ones
 
 
@@ -123,7 +124,7 @@ class StepVote:
     def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         decision = spoke.vote(mine, limit, meanwhile)
         self._hear_copies(CopyDecision.of(decision.copies), mine, commit=decision.commit)
-        self._compared(Comparison(decision.differ, decision.wrong, decision.checked, decision.faulty))
+        self._compared(Comparison("", decision.differ, decision.wrong, decision.disputed, decision.faulty))
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
     def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
@@ -139,7 +140,7 @@ class StepVote:
             return VoteReply(False, str(e))
         copies = self._say_copies(votes.values(), mine, reply)
         decision = Decision(
-            reply.commit, reply.reason, reply.prepared, copies, found.differ, found.wrong, found.checked, found.faulty
+            reply.commit, reply.reason, reply.prepared, copies, found.differ, found.wrong, found.disputed, found.faulty
         )
         hub.decide(mine.quorum, mine.step, decision)
         self._compared(found)
@@ -164,7 +165,7 @@ class StepVote:
     def _compared(self, found: Comparison) -> None:
         """Carry out what the comparison has found, on each rank of a group alike. Raises `FaultyError` in a faulty group."""
         c = self._context
-        if found.checked:
+        if found.disputed:
             self._check.advance(c.step.top)
             with c.failures.lock:
                 c.step.forbid_redo()
@@ -198,7 +199,7 @@ class StepVote:
                 )
         c.memory.drop()  # its copies hold the wrong state too
 
-    def _call_roll(self, minimum: list[int], mine: tuple[int, int], limit: float) -> Comparison:
+    def _call_roll(self, mine: tuple[int, int], limit: float) -> Comparison:
         """Find the groups whose state, or gradient of the compared slot, is wrong. `mine`: this group's digests of both.
 
         All members must call it after the same vote, because each one sends its digests in its turn of this roll call.
@@ -210,19 +211,20 @@ class StepVote:
             row = cross_group_vote.roll_call_row(*(mine if member == plan.replica_rank else (0, 0)))
             state, slots[replica_id] = cross_group_vote.roll_call_answer(c.peers.all_min.minimum(row, limit))
             states.append(state)
-        if not cross_group_vote.states_differ(minimum):
-            return self._judge_slots(plan, slots, differ=cross_group_vote.slots_differ(minimum))
         wrong = cross_group_vote.wrong_states(states)
+        if not wrong:
+            return self._judge_slots(plan, slots)
         right = sum(map(bool, states)) - len(wrong)
         who = _listed(plan, [plan.replica_ids[member] for member in wrong])
         others = f"those of {right} others" if right > 1 else "that of another, and no majority says which is right"
         self._report(f"the parameters or optimizer state of {who} differ from {others}: {who} copies them")
-        checked = self._check.phase(c.step.top) is CheckPhase.ALL
-        return Comparison(differ=True, wrong=plan.replica_rank in wrong, checked=checked)
+        why = "the members hold different parameters or optimizer states"
+        disputed = self._check.phase(c.step.top) is CheckPhase.ALL
+        return Comparison(why, differ=True, wrong=plan.replica_rank in wrong, disputed=disputed)
 
-    def _judge_slots(self, plan: QuorumPlan, digests: dict[str, int], *, differ: bool) -> Comparison:
+    def _judge_slots(self, plan: QuorumPlan, digests: dict[str, int]) -> Comparison:
         """Report which groups compute wrong gradients, as far as the members' digests show it."""
-        step = self._context.step
+        step, differ = self._context.step, len({digest for digest in digests.values() if digest}) > 1
         phase, verdict = self._check.phase(step.top), self._check.report(step.top, digests)
         if not differ and phase is not CheckPhase.ALL:
             return ALIKE
@@ -239,7 +241,8 @@ class StepVote:
             why = f"{who} have computed different gradients of {slot}, and no majority says which is right; "
             why += "more groups would say it, unless their hardware differs or their kernels are not deterministic. Training goes on"
         self._report(why)
-        return Comparison(checked=True, faulty=plan.replica_ids[plan.replica_rank] in verdict.wrong)
+        objection = "members have computed different gradients of one slot" if differ else ""
+        return Comparison(objection, disputed=True, faulty=plan.replica_ids[plan.replica_rank] in verdict.wrong)
 
     def _report(self, why: str) -> None:
         c = self._context
@@ -268,7 +271,7 @@ class StepVote:
             return (VoteReply(reply.commit, why) if left else reply), ALIKE
         state, slot = (fold(d) if all(d) else 0 for d in ([v.state for _, v in votes], [v.slot for _, v in votes]))
         why, found = self._vote_between_groups(reply, vote, (state, slot), limit, meanwhile)
-        refuted = bool(why) and found.checked
+        refuted = bool(why) and found.disputed
         final = client.vote(CrossVoteEnded(client.next_call(), vote.step, vote.quorum_id, not why, refuted))
         prepared = not (final.commit or refuted) and reply.row is not None
         return VoteReply(final.commit, why or final.reason, prepared=prepared), found
@@ -286,16 +289,17 @@ class StepVote:
         try:
             limit = min(limit, c.waits.start_wait(time.monotonic(), connected=c.connection.link.connected))
             try:
-                row = cross_group_vote.row(reply.row, *mine, calls=calls)
+                row = cross_group_vote.row(reply.row, mine[0] or mine[1], calls=calls)
                 minimum = c.peers.all_min.minimum(row, limit, meanwhile)
+                mine = (mine[0], self._check.digest(c.step.top, mine[1]))
                 if cross_group_vote.roll_call_follows(minimum):
-                    found = self._call_roll(minimum, mine, limit)
+                    found = self._call_roll(mine, limit)
             finally:
                 c.waits.end_wait(time.monotonic())
         except Exception as e:
             c.failures.fail(e, vote.quorum_id)
             return f"the vote between the groups was not heard to the end: {e}", ALIKE
-        objection = cross_group_vote.objection(minimum)
+        objection = found.objection or cross_group_vote.objection(minimum)
         if not objection:
             return "", found
         level = logging.ERROR if vote.ok else logging.INFO  # this rank's own no was logged before

@@ -17,10 +17,11 @@ from torchft_x.core.commit.slot_check import SlotCheck, compared_slot, is_due
 from torchft_x.core.data.deal import Claim, deal
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.types import State
-from torchft_x.errors import ConfigError, FaultyError
+from torchft_x.errors import CollectiveError, ConfigError, FaultyError
 from torchft_x.observe.events import read_events
 from torchft_x.train.elastic.loader import ElasticLoader
 from torchft_x.train.elastic.sampler import ElasticSampler
+from torchft_x.train.step.vote import Comparison
 
 EVERY, SLOTS = 4, 8
 DEALING: dict[str, Any] = {
@@ -181,6 +182,29 @@ def test_the_group_that_computes_wrong_gradients_ends(
     assert first.endswith("the step is computed again, and that slot by all groups")
     assert why.startswith(f"group group_1 ({HOST}) computes wrong gradients: that of slot ")
     assert all(same(t.net.state_dict(), alone) for t in (trainers[0], trainers[2]))
+
+
+def test_a_faulty_group_that_misses_the_end_of_the_roll_call_is_told_again(run_dir: Path) -> None:
+    """The others need not compute the slot for that."""
+
+    def fault(t: Checked, slot: int) -> None:
+        act(t, slot)
+        vote = t.manager.steps._vote
+        if not calls and t.manager.current_step() == FIRST:
+            call_roll, vote._call_roll = vote._call_roll, lambda *args: miss(call_roll(*args))  # type: ignore[method-assign]
+            calls.append("none yet")
+
+    def miss(found: Comparison) -> Comparison:
+        calls.append("faulty" if found.faulty else "not")
+        if calls[1:] == ["not", "faulty"]:
+            raise CollectiveError("the quorum was revoked")
+        return found
+
+    calls: list[str] = []
+    act = once(FIRST, in_each_gradient)
+    _, ends = run(3, fault)
+    assert f"another gradient, in step {FIRST}. Its host" in ends[1]
+    assert calls[1:] == ["not", "faulty", "faulty"]
 
 
 def test_two_groups_know_which_was_wrong_once(run_dir: Path, alone: dict[str, torch.Tensor]) -> None:

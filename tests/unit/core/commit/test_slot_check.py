@@ -11,8 +11,8 @@ from torchft_x.core.commit.slot_check import (
     CheckVerdict,
     SlotCheck,
     compared_slot,
+    compares_whole_state,
     is_due,
-    starts_whole,
     verdict,
 )
 from torchft_x.core.data.deal import Claim, Deal, deal
@@ -171,6 +171,15 @@ def test_another_state_begins_anew() -> None:
     assert check.report(State(DUE.step, 71), {"a:0": OTHER, "b:0": OTHER}) == CheckVerdict((), 2)
 
 
+def test_a_group_reports_what_it_has_computed_before_in_the_step() -> None:
+    check = SlotCheck()
+    assert check.digest(DUE, 0) == 0
+    assert check.digest(DUE, WRONG) == WRONG
+    check.advance(DUE)
+    assert check.digest(DUE, RIGHT) == check.digest(DUE, 0) == RIGHT
+    assert check.digest(State(DUE.step, 71), 0) == 0
+
+
 def test_states_that_differ_explain_gradients_that_do() -> None:
     check = SlotCheck()
     check.report(DUE, {"a:0": RIGHT, "b:0": WRONG})
@@ -183,7 +192,7 @@ def test_states_that_differ_explain_gradients_that_do() -> None:
 def test_the_whole_state_is_compared_while_all_compute_the_slot() -> None:
     """In other steps with a check nothing is, as another member may compare all of it."""
     check = SlotCheck()
-    assert starts_whole(check, State(EVERY, 1), OPTIONS) is None
-    assert starts_whole(check, DUE, OPTIONS) is False
+    assert compares_whole_state(check, State(EVERY, 1), OPTIONS) is None
+    assert compares_whole_state(check, DUE, OPTIONS) is False
     check.advance(DUE)
-    assert starts_whole(check, DUE, OPTIONS) is True
+    assert compares_whole_state(check, DUE, OPTIONS) is True
