@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchft_x.core.data.options import DataOptions
-from torchft_x.core.data.position import Position
-from torchft_x.core.data.state import Piece
-from torchft_x.core.data.stream_state import StreamState
+from torchft_x.core.data.state import Piece, Position, StreamState
 from torchft_x.core.types import Part, State
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import Step, StepPhase
 from torchft_x.core.commit.values import Terms
 from torchft_x.core.data.deal import deals_of
-from torchft_x.core.data.state import DataState
-from torchft_x.core.data.stream_state import StreamState
+from torchft_x.core.data.state import DataState, StreamState
 from torchft_x.core.heal import QuorumPlan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State

@@ -23,8 +23,7 @@ from tests.sim.world import World
 from torchft_x.core import heal
 from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.data.options import DataOptions, Policy
-from torchft_x.core.data.state import DataState
-from torchft_x.core.data.stream_state import StreamState
+from torchft_x.core.data.state import DataState, StreamState
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.types import Member, Part, Quorum, State
 

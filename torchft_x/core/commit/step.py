@@ -28,8 +28,8 @@ from enum import Enum
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.options import DataOptions
-from torchft_x.core.data.position import Position, check_same
 from torchft_x.core.data.ranges import size as size_of
+from torchft_x.core.data.state import Position, check_same
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import StepError
 

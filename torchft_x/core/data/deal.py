@@ -3,6 +3,10 @@
 A *slot* is room for one micro batch in a step. A group *holds* a slot if it has computed the slot's gradient in this
 very step and keeps it. It reports the slots that it holds when it asks for a quorum inside a step that failed, so the quorum
 message lists the holders. In all other quorums nobody holds anything.
+
+Groups that train apart (LocalSGD, DiLoCo) have one slot for each inner step. Between two exchanges each has a *lane* of its
+own: `period` slots in a row, and when it has used them up `period` more behind those of the others. An exchange commits the
+slots that its members have trained; each reports their number in the reduction that precedes the exchange.
 """
 
 from __future__ import annotations
@@ -99,3 +103,19 @@ def shares(count: int, weights: Sequence[int]) -> list[int]:
     for i in order[: count - sum(found)]:
         found[i] += 1
     return found
+
+
+def lane_slot(step: int, lane: int, lanes: int, period: int) -> int:
+    """Return the slot of inner step `step` (from 0, since the last exchange) in lane `lane` of `lanes`."""
+    turn, rest = divmod(step, period)
+    return (turn * lanes + lane) * period + rest
+
+
+def lane_slots(steps: Sequence[int], period: int) -> Ranges:
+    """Return the slots of the first `steps[i]` inner steps of each lane i."""
+    found = []
+    for lane, count in enumerate(steps):
+        for turn in range(-(-count // period)):
+            first = lane_slot(turn * period, lane, len(steps), period)
+            found.append((first, first + min(period, count - turn * period)))
+    return ranges(found)

@@ -1,4 +1,4 @@
-"""The position of a training in its data: equal in all groups, and changed by commits only."""
+"""The position of a training in its data set, or in its streams: equal in all groups, and changed by commits only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass, replace
 
 from torchft_x.core.data.options import DataOptions, Tail
-from torchft_x.core.data.ranges import ranges, without
+from torchft_x.core.data.ranges import members, ranges, without
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError
 
 _VERSION = 1
+_STREAMS = "streams"  # begins the JSON of a `StreamState`
 Piece = tuple[int, int, int]
 """Positions of an epoch: (epoch, from, to)."""
 
@@ -29,7 +30,7 @@ class DataState:
     epoch: int = 0
     cursor: int = 0
     debt: tuple[Piece, ...] = ()  # in rising order
-    lanes: int = 0  # members of the quorum of the last commit, if groups train apart (`core.data.lanes`)
+    lanes: int = 0  # members of the quorum of the last commit, if groups train apart (`core.data.deal`)
 
     @property
     def completed(self) -> int:
@@ -144,3 +145,75 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
 def samples(pieces: tuple[Piece, ...]) -> list[tuple[int, int]]:
     """Return the (epoch, position) of each sample."""
     return [(epoch, position) for epoch, start, stop in pieces for position in range(start, stop)]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Number of items of each stream that are committed. A slot takes one item of its stream in each step.
+
+    A stream whose slot was left out of a commit stays where it is, so nothing is owed.
+    """
+
+    counts: tuple[int, ...]
+    lanes: int = 0  # as in `DataState`; streams are not for groups that train apart
+
+    def committed(self, options: DataOptions) -> int:
+        """Return the number of items committed so far, of all streams together."""
+        return sum(self.counts)
+
+    @property
+    def owed(self) -> int:
+        return 0
+
+    def present(self, slots: Ranges, options: DataOptions) -> Ranges:
+        """Return those of the next step's `slots` that hold data: all."""
+        return slots
+
+    def commit(self, slots: Ranges, options: DataOptions) -> StreamState:
+        """Return the state after a commit of these slots of the next step."""
+        counts = list(self.counts)
+        for slot in members(slots):
+            counts[slot] += 1
+        return StreamState(tuple(counts))
+
+    def check_same(self, mine: StreamState) -> None:
+        """Raise `ConfigError` unless this saved position is one in as many streams as `mine`."""
+        if len(self.counts) != len(mine.counts):
+            raise ConfigError(
+                f"the saved position is one in {len(self.counts)} streams, and this run has {len(mine.counts)}; their number "
+                "can't change."
+            )
+
+    def to_json(self) -> str:
+        return json.dumps([_STREAMS, self.counts])
+
+    @staticmethod
+    def from_json(text: str) -> StreamState | None:
+        """Read the result of `to_json`; None if it is not one."""
+        try:
+            kind, counts = json.loads(text)
+            fine = kind == _STREAMS and counts and all(type(n) is int and n >= 0 for n in counts)
+        except (ValueError, TypeError):
+            return None
+        return StreamState(tuple(counts)) if fine else None
+
+
+Position = DataState | StreamState
+
+
+def read_position(text: str) -> Position:
+    """Read the result of either's ``to_json``. Raises `ConfigError` if it is none."""
+    return StreamState.from_json(text) or DataState.from_json(text)
+
+
+def check_same(saved: Position, mine: Position) -> None:
+    """Raise `ConfigError` unless a saved position is one in this group's data."""
+    if isinstance(saved, DataState):
+        if isinstance(mine, DataState):
+            return saved.check_same(mine)
+    elif isinstance(mine, StreamState):
+        return saved.check_same(mine)
+    raise ConfigError(
+        "the saved position is one in streams and this run deals the samples of a data set, or the other way round; use the kind "
+        "of loader of the saved run."
+    )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.values import Outcome, over_error
 from torchft_x.core.data.deal import Deal
-from torchft_x.core.data.position import Position
+from torchft_x.core.data.state import Position
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.training.heal_limits import HealRetries
 from torchft_x.core.types import Prepared, State, listed, readable

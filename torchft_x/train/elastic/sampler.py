@@ -11,8 +11,7 @@ import torch
 
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
-from torchft_x.core.data.position import Position
-from torchft_x.core.data.state import DataState, samples
+from torchft_x.core.data.state import DataState, Position, samples
 from torchft_x.core.fingerprint import ORDER
 from torchft_x.errors import ConfigError
 

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from torchft_x.core.data.options import DataOptions, Policy
-from torchft_x.core.data.stream_state import StreamState
+from torchft_x.core.data.state import StreamState
 from torchft_x.core.fingerprint import ORDER
 from torchft_x.errors import ConfigError, StepError, TransferError
 from torchft_x.transfer.format.memory import memory_of

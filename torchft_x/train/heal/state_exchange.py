@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Any
 
-from torchft_x.core.data.position import Position, read_position
+from torchft_x.core.data.state import Position, read_position
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Member, State
 from torchft_x.errors import ConfigError, TransferError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchft_x.core.data.lanes import lane_slots
+from torchft_x.core.data.deal import lane_slots
 from torchft_x.core.data.options import Policy, Tail
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.step.dealt import DealtApart

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from torchft_x.core.data.deal import Deal
-from torchft_x.core.data.lanes import lane_slot
+from torchft_x.core.data.deal import Deal, lane_slot
 from torchft_x.core.data.options import DataOptions
-from torchft_x.core.data.position import Position
 from torchft_x.core.data.ranges import members
+from torchft_x.core.data.state import Position
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.options import DataOptions
-from torchft_x.core.data.position import Position
 from torchft_x.core.data.reduction_tree import Node, nodes_of
+from torchft_x.core.data.state import Position
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.context.context import RankContext

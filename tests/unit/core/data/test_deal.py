@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from torchft_x.core.data.deal import Claim, Deal, deal, deals_of, shares
+from torchft_x.core.data.deal import Claim, Deal, deal, deals_of, lane_slot, lane_slots, shares
 from torchft_x.core.data.options import DataOptions, Policy
+from torchft_x.core.data.ranges import members
 from torchft_x.core.types import Member, Part, Prepared, Quorum, Ranges, State
 
 NONE = Claim()
@@ -15,14 +18,14 @@ def options(policy: Policy = Policy.CONSTANT, slots: int = 8) -> DataOptions:
     return DataOptions(policy, slots, 4)
 
 
-def given(*claims: Claim, policy: Policy = Policy.CONSTANT, slots: int = 8) -> tuple[Ranges, ...]:
+def given_to(*claims: Claim, policy: Policy = Policy.CONSTANT, slots: int = 8) -> tuple[Ranges, ...]:
     return deal(options(policy, slots), claims).given
 
 
 def test_slots_are_contiguous_and_need_not_divide() -> None:
-    assert given(NONE, NONE, NONE) == (((0, 3),), ((3, 6),), ((6, 8),))
+    assert given_to(NONE, NONE, NONE) == (((0, 3),), ((3, 6),), ((6, 8),))
     assert deal(options(), [NONE, NONE, NONE]).slots == ((0, 8),)
-    assert given(*[NONE] * 3, slots=2) == (((0, 1),), ((1, 2),), ())
+    assert given_to(*[NONE] * 3, slots=2) == (((0, 1),), ((1, 2),), ())
 
 
 def test_weights_share_by_largest_remainder() -> None:
@@ -39,8 +42,8 @@ def test_holders_keep_their_slots_and_a_lost_groups_slots_are_left_out() -> None
 
 
 def test_who_holds_none_gets_what_nobody_holds() -> None:
-    assert given(Claim(((0, 3),)), NONE, Claim(((6, 8),))) == ((), ((3, 6),), ())
-    assert given(Claim(((0, 8),)), NONE) == ((), ())
+    assert given_to(Claim(((0, 3),)), NONE, Claim(((6, 8),))) == ((), ((3, 6),), ())
+    assert given_to(Claim(((0, 8),)), NONE) == ((), ())
 
 
 def test_strict_begins_anew_unless_all_slots_are_held() -> None:
@@ -52,7 +55,7 @@ def test_strict_begins_anew_unless_all_slots_are_held() -> None:
 
 
 def test_shrink_gives_each_group_one_slot() -> None:
-    assert given(NONE, NONE, policy=Policy.SHRINK, slots=1) == (((0, 1),), ((1, 2),))
+    assert given_to(NONE, NONE, policy=Policy.SHRINK, slots=1) == (((0, 1),), ((1, 2),))
     after = deal(options(Policy.SHRINK, 1), [Claim(((0, 1),)), NONE, Claim(((2, 3),))])
     assert after.given == ((), ((1, 2),), ())
     assert after.slots == ((0, 3),)
@@ -106,3 +109,17 @@ def test_before_the_first_commit_nobody_holds_anything() -> None:
     now, later = deals_of(*quorum(Member("a:1", held=HELD), Member("b:1")), options())
     assert now == later
     assert deals_of(*quorum(Member("a:1")), None) == (None, None)
+
+
+def test_a_lane_has_a_period_of_slots_in_a_row_and_more_behind_the_others() -> None:
+    assert [lane_slot(step, 1, 3, 2) for step in range(5)] == [2, 3, 8, 9, 14]
+    assert lane_slots([2, 2, 2], 2) == ((0, 6),)
+    assert lane_slots([2, 0, 3], 2) == ((0, 2), (4, 6), (10, 11))
+    assert lane_slots([], 2) == lane_slots([0, 0], 2) == ()
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 4))
+def test_no_slot_is_in_two_lanes(steps: list[int], period: int) -> None:
+    taken = [lane_slot(k, lane, len(steps), period) for lane, count in enumerate(steps) for k in range(count)]
+    assert len(set(taken)) == len(taken)
+    assert members(lane_slots(steps, period)) == sorted(taken)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torchft_x.core.data.deal import Claim, deal
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
-from torchft_x.core.data.position import check_same
 from torchft_x.core.data.ranges import cut, members, overlap, ranges, size, without
-from torchft_x.core.data.state import DataState, samples
+from torchft_x.core.data.state import DataState, StreamState, check_same, read_position, samples
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError
 
@@ -185,3 +184,29 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
     parts = cut(a, [2, 0, 100])
     assert [size(part) for part in parts] == [min(2, size(a)), 0, max(0, size(a) - 2)]
     assert whole(ranges(pair for part in parts for pair in part)) == whole(a)
+
+
+OPTIONS = DataOptions(Policy.CONSTANT, 3, 1)
+
+
+def test_streams_that_are_left_out_stay() -> None:
+    state = StreamState((0, 4, 4)).commit(((0, 1), (2, 3)), OPTIONS)
+    assert state == StreamState((1, 4, 5))
+    assert (state.committed(OPTIONS), state.owed) == (10, 0)
+
+
+@pytest.mark.parametrize("position", [StreamState((0, 7)), DataState(1, 10, "d", 2, 3, ((1, 0, 4),))])
+def test_a_position_survives_as_text(position: DataState | StreamState) -> None:
+    assert read_position(position.to_json()) == position
+
+
+def test_a_position_of_other_data_is_refused() -> None:
+    check_same(StreamState((1, 2)), StreamState((0, 0)))
+    with pytest.raises(ConfigError, match="one in 1 streams, and this run has 2"):
+        check_same(StreamState((1,)), StreamState((0, 0)))
+    with pytest.raises(ConfigError, match="the other way round"):
+        check_same(StreamState((1,)), DataState(0, 10))
+    with pytest.raises(ConfigError, match="the other way round"):
+        check_same(DataState(0, 10), StreamState((1,)))
+    with pytest.raises(ConfigError, match="no position"):
+        read_position('["streams", [1, -2]]')
