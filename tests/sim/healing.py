@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.rank_node import RankNode
 
 
-LOOK = 0.1  # as in train.heal.overseer
+LOOK = 0.1  # as in train.heal.state_exchange
 
 
 class Healing:
@@ -65,7 +65,7 @@ class Healing:
     def _look(self, copying: HealWait, plan: QuorumPlan, names: tuple[str, ...]) -> None:
         """Check at a source whether its readers make progress, and fail the step if they don't.
 
-        It does as `train.heal.overseer` does.
+        It does as `train.heal.state_exchange` does.
         """
         rank, world = self._rank, self._rank.world
         if rank.plan is not plan:

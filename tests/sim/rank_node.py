@@ -329,7 +329,7 @@ class RankNode:
         self._begin_round()
 
     def _silent(self, mesh: Mesh) -> tuple[str, ...]:
-        """Return the members of the mesh whose hosts do not answer (`comm.reach`)."""
+        """Return the members of the mesh whose hosts do not answer (`train.context.peer_links`)."""
         network, nodes = self.world.network, self.world.nodes
         sites = [(who, nodes[who].process.site) for who in mesh.names if who in nodes]
         return tuple(who for who, site in sites if site in network.off or network.cannot_pass(self.process.site, site))

@@ -45,13 +45,13 @@ def test_packages_are_small() -> None:
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (2044, 10),
-    "comm": (6851, 55),
+    "comm": (6760, 54),
     "compat": (957, 1),
-    "core": (9645, 44),
+    "core": (9620, 44),
     "launch": (17098, 137),
     "observe": (4563, 40),
     "rpc": (6995, 59),
-    "train": (11099, 51),
+    "train": (11120, 52),
     "transfer": (5821, 43),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

@@ -6,9 +6,9 @@ the members. `votes` has connections of its own.
 
 * `work`: handles of collectives. `phased_work`: handle of one that consists of several, in phases.
 * `single_member`: collectives of a group with one member.
-* `handles`: torchft's newer way to name the members. `rank_info`: a member's rank in a group.
+* `handles`: torchft's newer way to name the members.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
-* `dense`: refuses tensors with holes. `reach`: finds the members whose hosts don't answer.
+* `dense`: refuses tensors with holes. `slot_sum`: sums in a fixed order.
 * `finalizers`: closes objects that their owner has dropped, on a thread of its own and never inside the garbage
   collector.
 """

@@ -13,8 +13,7 @@ from tests.extended.gpu.kit import Figures, Kit, need, need_equal, need_failure
 from tests.torch.comm.members import configure, each
 from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
-from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.base import ProcessGroup, RankInfo
 from torchft_x.comm.subprocess.child_handle import ChildHandle
 from torchft_x.comm.subprocess.child_main import Child
 from torchft_x.errors import CollectiveError

@@ -3,5 +3,4 @@
 * `group`: members, deadlines, aborts and errors, common to all of them. `nccl`: the two libraries.
 * `from_factory`: wraps torch groups that a user's function creates.
 * `stream_watch`: deadlines of collectives for which a stream waits instead of a thread.
-* `requirements`: checks that the machine has a library and a device.
 """

@@ -23,16 +23,27 @@ import torch.distributed as dist
 from torch.distributed import Work
 
 from torchft_x.comm import flight_recorder
-from torchft_x.comm.accelerator.requirements import lacking
 from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
-from torchft_x.comm.base import RebuiltGroup
-from torchft_x.comm.rank_info import RankInfo, checked, refusal
+from torchft_x.comm.base import RankInfo, RebuiltGroup, checked, refusal
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, split_store_address
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
-from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, first_line
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError, first_line
 from torchft_x.timing import TIMING
+
+
+def lacking(kind: str, who: str) -> None:
+    """Raise `ConfigError` unless this machine can run ``"nccl"`` or ``"xccl"``. `who` is the class that needs it."""
+    device, available = ("cuda", dist.is_nccl_available) if kind == "nccl" else ("xpu", dist.is_xccl_available)
+    missing: list[str] = []
+    if not available():
+        missing.append(f"this PyTorch ({torch.__version__}) is built without {kind.upper()}")
+    if not getattr(torch, device).is_available():
+        missing.append(f"no {device.upper()} device is to be seen")
+    if missing:
+        raise ConfigError(f"{who} can't be used here: {' and '.join(missing)}; use ProcessGroupGloo.")
+
 
 _log = logging.getLogger(__name__)
 

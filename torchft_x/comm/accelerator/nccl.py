@@ -16,7 +16,7 @@ from torch.distributed import Work
 
 from torchft_x import env
 from torchft_x.comm.accelerator.group import AcceleratorGroup
-from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.base import RankInfo
 
 _log = logging.getLogger(__name__)
 

@@ -25,11 +25,10 @@ from torch.distributed import Work
 
 from torchft_x import net
 from torchft_x.comm import finalizers, flight_recorder
-from torchft_x.comm.base import RebuiltGroup
+from torchft_x.comm.base import RebuiltGroup, checked, refusal
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
-from torchft_x.comm.rank_info import checked, refusal
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchft_x.comm.base import RankInfo
 from torchft_x.comm.gloo.device import Device
-from torchft_x.comm.rank_info import RankInfo
 from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, split_store_address
 from torchft_x.errors import CollectiveError, TorchftXError, first_line

@@ -41,13 +41,14 @@ from torchft_x.comm.phased_work import PhasedWork, Phases, start
 from torchft_x.comm.quantized.flat_view import FlatView, get_padded_sizes, parts_of
 from torchft_x.comm.quantized.format import Format, check, decode, encode, format_of
 from torchft_x.comm.single_member import reduce_op_of
-from torchft_x.errors import ConfigError
+from torchft_x.errors import CollectiveError, ConfigError
 
 CHUNK = 1 << 20
 """Values of a chunk: 1 MiB of int8. A multiple of every block, the same on all members. With 4 MiB less of the coding
 is hidden behind the network, with 0.5 MiB nothing was gained (4 million values, two members, 100 Mbit/s and 1
 Gbit/s).
 """
+_WORD = 8  # bytes: one flag whether the member contributes, and the format's name, padded with zeros
 AHEAD = 3  # chunks sent before the first is awaited (see the module)
 BEHIND = 2
 
@@ -313,6 +314,42 @@ def _all_to_all(
 
 def _bytes(size: int, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def agree(pg: Any, fmt: Format, device: torch.device, *, contributes: bool = True) -> None:
+    """Exchange formats with all members of `pg` in their first quantised call, and raise unless they agree.
+
+    The format of the first member that contributes (one that heals doesn't) is right. A member with another format
+    must end, and the others go on without it.
+
+    Raises `ConfigError` if our format is wrong, `CollectiveError` if another member's is, and the process group's
+    errors.
+    """
+    world, rank = pg.size(), pg.rank()
+    if world < 2:
+        return
+    mine = torch.tensor([contributes, *fmt.name.encode().ljust(_WORD - 1, b"\0")], dtype=torch.uint8, device=device)
+    words = torch.empty(_WORD * world, dtype=torch.uint8, device=device)
+    sizes = [_WORD] * world
+    pg.alltoall_base(words, mine.repeat(world), sizes, sizes).wait()
+    rows = words.view(world, _WORD).tolist()
+    names = [bytes(row[1:]).rstrip(b"\0").decode("ascii", "replace") for row in rows]
+    problem = _judge(rank, names, [bool(row[0]) for row in rows])
+    if problem is not None:
+        raise problem
+
+
+def _judge(rank: int, names: Sequence[str], contributing: Sequence[bool]) -> Exception | None:
+    leader = next((r for r, does in enumerate(contributing) if does), 0)
+    if names[rank] != names[leader]:
+        return ConfigError(
+            f"this group quantises in {names[rank]!r}, and rank {leader} of {len(names)} in {names[leader]!r}; use "
+            "one format in the whole job, and say it before the first step (Manager.declare_quantization)."
+        )
+    wrong = [f"rank {r} in {name!r}" for r, name in enumerate(names) if name != names[leader]]
+    if wrong:
+        return CollectiveError(f"this group quantises in {names[rank]!r}, and {', '.join(wrong)}: it must end.")
+    return None
 
 
 __all__ = [

@@ -19,11 +19,10 @@ from torch.distributed import Work
 
 from torchft_x import env, net
 from torchft_x.comm import finalizers
+from torchft_x.comm.accelerator.group import lacking
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
-from torchft_x.comm.accelerator.requirements import lacking
-from torchft_x.comm.base import ProcessGroup, RebuiltGroup
+from torchft_x.comm.base import ProcessGroup, RankInfo, RebuiltGroup, checked, refusal
 from torchft_x.comm.gloo.group import ProcessGroupGloo
-from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.subprocess import fork_server
 from torchft_x.comm.subprocess.child_handle import ChildHandle

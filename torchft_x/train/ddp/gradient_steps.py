@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from torchft_x.comm.slot_sum.reduce import Scratch
+from torchft_x.comm.slot_sum import Scratch
 from torchft_x.errors import StepError
 from torchft_x.train.manager import Manager
 from torchft_x.train.step.reductions import LocalGradients

@@ -33,8 +33,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Parameter
 
-from torchft_x.comm.slot_sum.reduce import Scratch
-from torchft_x.comm.slot_sum.sums import SlotSums
+from torchft_x.comm.slot_sum import Scratch, SlotSums
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import Bucket, FlatBuffers, buckets_by_index
 from torchft_x.train.ddp.gradient_steps import GradientSteps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x.train.elastic.prefetch import Prefetch
 from torchft_x.train.elastic.sampler import ElasticSampler, Micro, Sample
-from torchft_x.train.step.dealt import Dealt, DealtApart
+from torchft_x.train.step.step_data import DealtInnerStep, DealtStep
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -75,7 +75,7 @@ class ElasticLoader(ElasticSampler):
             following = self._following(dealt, i + 1)
             yield replace(micro, batch=self._prefetch.get(micro.samples, following))
 
-    def _following(self, dealt: Dealt | DealtApart, done: int) -> Iterator[list[Sample]]:
+    def _following(self, dealt: DealtStep | DealtInnerStep, done: int) -> Iterator[list[Sample]]:
         """Yield the samples of what this group will probably compute after the first `done` slots of a step."""
         rest = ((dealt.data, slot) for slot in dealt.slots[done:])
         return (self.micro(data, dealt.options, slot).samples for data, slot in chain(rest, dealt.upcoming()))

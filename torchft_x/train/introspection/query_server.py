@@ -12,19 +12,22 @@ that doesn't expect it ignores it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import logging
+import math
 import os
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.timing import TIMING
-from torchft_x.train.introspection.inject_hang import hang
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,9 @@ STACKS, RECORDER, HANG = b"stacks", b"recorder", b"hang"
 _WORD = 32  # largest number of bytes of a request
 _END = 10.0  # seconds to wait for the running answer, which takes some ten milliseconds
 _LENGTH = struct.Struct("<Q")
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_NAP = 0.1  # seconds of each sleep, so that a main thread that hangs still handles signals
+_calls: list[Any] = []  # keeps the callbacks alive, because Python keeps no reference
 
 
 class QueryServer:
@@ -144,3 +150,27 @@ def lead(path: str, fd: int) -> None:
     partial = f"{path}.{os.getpid()}"
     os.symlink(f"/proc/{os.getpid()}/fd/{fd}", partial)
     os.replace(partial, path)
+
+
+def hang(argument: bytes) -> bytes:
+    """Hang the main thread for `argument` seconds, or for ever if empty. Return ``1`` if it will hang, else ``0``.
+
+    Python runs the call between two of its instructions, and after a library's call. The other threads go on: the process
+    answers, but its training stands still, as with a data loader that never returns (docs/operate.md#break-it-on-purpose).
+    """
+    try:
+        seconds = float(argument) if argument else math.inf
+    except ValueError:
+        return b"0"
+    if not seconds > 0:
+        return b"0"
+
+    def stand_still(_: Any) -> int:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(min(_NAP, max(0.0, end - time.monotonic())))
+        return 0
+
+    call = _CALL(stand_still)
+    _calls.append(call)
+    return b"0" if ctypes.pythonapi.Py_AddPendingCall(call, None) else b"1"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchft_x.core.data.deal import lane_slots
 from torchft_x.core.data.options import Policy, Tail
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.train.step.dealt import DealtApart
+from torchft_x.train.step.step_data import DealtInnerStep
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -86,10 +86,10 @@ class DealtData:
         """Forget the inner steps that a heal has thrown away."""
         self._steps, self._lane = 0, None
 
-    def _deal(self) -> DealtApart:
+    def _deal(self) -> DealtInnerStep:
         self._begin()
         step = self._manager.context.step
         if step.data is None or step.data_options is None or self._lane is None:
             raise StepError("an inner step is made before the group has joined the others.")
         self._steps += 1
-        return DealtApart(step.data, step.data_options, self._steps - 1, self._lane)
+        return DealtInnerStep(step.data, step.data_options, self._steps - 1, self._lane)

@@ -3,7 +3,7 @@
 * `step_loop`: `StepLoop` runs a rank's step in five stages; begin here.
 * `quorum_round`: one quorum, from asking for it until this rank holds its state. `quorum_thread` runs it beside the
   training. `quorum_role`: options of the ask, and what the quorum means for this rank.
-* `step_data`: the samples of the current step. `dealt`: the part of them that the group trains on.
+* `step_data`: the samples of the current step, and the part of them that the group trains on.
 * `reductions`: the current step's reductions, their handles, and the gradients with which they can be repeated.
 * `vote`: the votes on a step, in the group and between groups.
 """

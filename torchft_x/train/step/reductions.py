@@ -14,10 +14,9 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from torchft_x.comm.phased_work import PhasedWork
-from torchft_x.comm.quantized.agree_format import agree
-from torchft_x.comm.quantized.collectives import reduce_quantized
+from torchft_x.comm.quantized.collectives import agree, reduce_quantized
 from torchft_x.comm.quantized.format import Format
-from torchft_x.comm.slot_sum.reduce import Scratch, reduce_nodes
+from torchft_x.comm.slot_sum import Scratch, reduce_nodes
 from torchft_x.core.data.reduction_tree import Node
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
 from torchft_x.train.context.context import RankContext

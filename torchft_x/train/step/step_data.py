@@ -2,34 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.deal import Deal, lane_slot
 from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.ranges import members
 from torchft_x.core.data.reduction_tree import Node, nodes_of
 from torchft_x.core.data.state import Position
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.tensor_digest import fold, read_sums, sum_words
-from torchft_x.train.step.dealt import Dealt, DealtApart
 
 if TYPE_CHECKING:
     from torchft_x.train.step.step_loop import StepLoop
+
+
+@dataclass(frozen=True)
+class DealtStep:
+    """Slots of a step in which all groups average their gradients."""
+
+    data: Position
+    options: DataOptions
+    deal: Deal
+    later: Deal  # deal of the next steps, unless the quorum changes
+    number: int | None  # this group's number among the contributors; None: it contributes zeros
+    compared: int | None = None  # slot whose gradient is compared with that of other groups
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots that this group computes: `extra`, then its own ones in rising order."""
+        own = members(self.data.present(self.deal.share(self.number), self.options))
+        return own if self.extra is None else [self.extra, *own]
+
+    @property
+    def extra(self) -> int | None:
+        """Slot of another group, computed to compare its gradient, which does not count."""
+        return None if self.compared in members(self.deal.share(self.number)) else self.compared
+
+    def upcoming(self) -> Iterator[tuple[Position, int]]:
+        """Yield the slots of the next steps, if no group is lost or joins. Endless, or empty."""
+        step = replace(self, compared=None)
+        while self.later.share(self.number):
+            step = replace(step, data=step.data.commit(step.deal.slots, step.options), deal=self.later)
+            yield from ((step.data, slot) for slot in step.slots)
+
+
+@dataclass(frozen=True)
+class DealtInnerStep:
+    """Slot of an inner step of a group that trains apart."""
+
+    data: Position
+    options: DataOptions
+    step: int  # inner steps since the last exchange
+    lane: int
+    compared = extra = None  # groups that train apart have different gradients
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots of the inner step: a single one."""
+        return [lane_slot(self.step, self.lane, self.data.lanes, self.options.period)]
+
+    def upcoming(self) -> Iterator[tuple[Position, int]]:
+        """Yield the slots of the next inner steps, if no group is lost or joins. Endless."""
+        data, step = self.data, self.step
+        while True:
+            step += 1
+            if step == self.options.period:
+                whole = ((0, data.lanes * self.options.period),)
+                data, step = data.commit(whole, self.options), 0
+            yield data, lane_slot(step, self.lane, data.lanes, self.options.period)
 
 
 class StepData:
     """Slots of the current step, and the one that is computed at present. Used by the training thread."""
 
     def __init__(self, context: RankContext, steps: StepLoop) -> None:
-        self.dealt: Dealt | DealtApart | None = None  # slots of the step, once the script has asked for them
+        self.dealt: DealtStep | DealtInnerStep | None = None  # slots of the step, once the script has asked for them
         self.slot: int | None = None  # slot of this backward; None: its gradient does not count
         self.next_slot: int | None = None  # slot of the next backward of the step; None: this is the last one
         self.reproducible = False  # slots are summed in a fixed order
-        self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
+        self.deal_apart: Callable[[], DealtInnerStep] | None = None  # in place of `deal`, if groups train apart
         self._sums: list[torch.Tensor] = []  # digests of the gradients of the slot that is compared; empty: none
         self._context = context
         self._steps = steps
@@ -51,7 +108,7 @@ class StepData:
         """Begin a step, whose slots nobody has asked for yet."""
         self.dealt, self.slot, self.next_slot, self._sums = None, None, None, []
 
-    def deal(self) -> Dealt | DealtApart | None:
+    def deal(self) -> DealtStep | DealtInnerStep | None:
         """Return the slots of the current step, after waiting for its quorum; None in a rehearsal.
 
         Raises `StepError` if they were returned before: the script would train on them twice.
@@ -69,12 +126,12 @@ class StepData:
             if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
                 raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
             compared = self._steps.check.slot(step.top, step.data_options, step.deal, step.rank)
-            dealt = self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank, compared)
+            dealt = self.dealt = DealtStep(step.data, step.data_options, step.deal, role.deal, step.rank, compared)
             self.reproducible = step.data_options.reproducible
         self._warn_if_idle(dealt, role.quorum.id)
         return dealt
 
-    def _warn_if_idle(self, dealt: Dealt, quorum_id: int) -> None:
+    def _warn_if_idle(self, dealt: DealtStep, quorum_id: int) -> None:
         """Warn once in a quorum if this group has no slot in any step of it. Rank 0 does."""
         idle = dealt.number is not None and not dealt.later.share(dealt.number)
         if idle and quorum_id != self._warned and self._context.options.group_rank == 0:
@@ -94,7 +151,7 @@ class StepData:
         """Whether gradients of this backward only accumulate: more of the step's slots follow."""
         return self.next_slot is not None
 
-    def begin(self, dealt: Dealt | DealtApart, slot: int, next_slot: int | None) -> None:
+    def begin(self, dealt: DealtStep | DealtInnerStep, slot: int, next_slot: int | None) -> None:
         """Begin the backward of a slot of the step that was `dealt`. Raises `StepError` if that step is over."""
         if self.dealt is not dealt:
             raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")

@@ -40,7 +40,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
-from torchft_x.comm.slot_sum.reduce import Scratch
+from torchft_x.comm.slot_sum import Scratch
 from torchft_x.core.commit.slot_check import SlotCheck, compares_whole_state
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit

@@ -20,8 +20,7 @@ from tests.torch.comm.members import configure, each, several
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
-from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.base import ProcessGroup, RankInfo
 from torchft_x.errors import CollectiveError, ConfigError
 
 

@@ -14,18 +14,20 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from tests.torch.comm.members import configure, each, several
+from tests.torch.train.fakes import gloo_groups, run_threads
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.quantized import collectives
 from torchft_x.comm.quantized.collectives import (
     PhasedWork,
+    agree,
     allocate_reduce_scatter_output,
     allreduce_quantized,
     get_padded_sizes,
     reduce_quantized,
     reduce_scatter_quantized,
 )
-from torchft_x.comm.quantized.format import INT4, INT8, Format, decode, encode, residual
+from torchft_x.comm.quantized.format import FORMATS, INT4, INT8, Format, decode, encode, residual
 from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper, ProcessGroupDummy, ProcessGroupWrapper
 from torchft_x.errors import CollectiveError, ConfigError
 
@@ -401,3 +403,43 @@ def test_a_gpu_leaves_out_what_a_cpu_does(fmt: Format) -> None:
         reduce_quantized([t], fmt, ProcessGroupDummy(), lost=lost).wait()
         found.append((t.cpu(), lost.cpu()))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def heard(*members: str) -> list[str]:
+    """What each is told; a name in brackets is of one that heals."""
+    groups = gloo_groups(len(members))
+
+    def body(r: int) -> str:
+        name = members[r].strip("()")
+        try:
+            agree(groups[r], FORMATS[name], torch.device("cpu"), contributes=members[r] == name)
+        except (ConfigError, CollectiveError) as e:
+            return f"{type(e).__name__}: {e}"
+        return ""
+
+    return run_threads(len(members), body)
+
+
+def test_members_that_agree_are_told_nothing() -> None:
+    assert heard("int4", "int4", "(int4)") == [""] * 3
+    assert heard("int8") == [""]
+
+
+@pytest.mark.parametrize(
+    ("members", "kinds"),
+    [
+        (("int8", "int4", "int8"), "col Con col"),
+        (("int8", "int4", "int4"), "col Con Con"),
+        (("(int4)", "int8", "int8"), "Con col col"),  # a newcomer ends nobody but itself, whatever its rank
+        (("(fp8)", "(int8)"), "col Con"),
+    ],
+)
+def test_who_reduces_otherwise_than_the_first_that_contributes_must_end(members: tuple[str, ...], kinds: str) -> None:
+    told = heard(*members)
+    assert [t[:3] for t in told] == [{"col": "Col", "Con": "Con"}[k] for k in kinds.split()]
+    right = next((m for m in members if "(" not in m), members[0]).strip("()")
+    for t in told:
+        if t.startswith("Con"):
+            assert f"in '{right}'; use one format" in t
+        else:
+            assert t.startswith(f"CollectiveError: this group quantises in '{right}', and rank")

@@ -1,6 +1,6 @@
 """All-reduce in the fixed order of `core.data.reduction_tree`, so that the result has the same bits for any division of the slots.
 
-Each member holds sums over some nodes of the tree. It sends the owner's part of each to every owner (all-to-all), the owners
+Each member adds up the gradients of its slots to sums over some nodes of the tree (`SlotSums`). It sends the owner's part of each to every owner (all-to-all), the owners
 add in the order of the tree, and send the result to all (broadcasts, in place).
 """
 
@@ -16,7 +16,7 @@ from torch.distributed import Work
 
 from torchft_x.comm.phased_work import Phases, start
 from torchft_x.comm.work import AllWork
-from torchft_x.core.data.reduction_tree import Node, total
+from torchft_x.core.data.reduction_tree import Node, is_pair, push, total
 
 
 class Scratch:
@@ -91,3 +91,46 @@ def _phases(
     # Nodes are not divided, as rounding would then depend on which nodes a member has.
     torch.mul(total(parts, slots, Tensor.add_), 1.0 / slots, out=out[own])
     yield AllWork([pg.broadcast_one(out[a:b], r) for r, (a, b) in enumerate(pairwise(bounds)) if a < b], out)
+
+
+Grads = list[torch.Tensor | None]
+"""Gradients by parameter; None where the loss does not depend on the parameter."""
+
+
+class SlotSums:
+    """Gradients of the slots of a step, united to as few nodes as possible. Used under the reducer's lock.
+
+    Backward adds a gradient to the ``p.grad`` that it finds, so that two slots are not summed in a pass of its own: `left`.
+    """
+
+    def __init__(self) -> None:
+        self.start(None)
+
+    def start(self, step: object) -> None:
+        """Begin the sums of a step. `step` is a value that differs between steps."""
+        self.step = step
+        self.grads: list[Grads] = []  # by node
+        self._nodes: list[Node] = []
+
+    def left(self, slot: int) -> Grads:
+        """Return the sums of the left sibling of `slot`, the next one, to which backward may add; [] if it has none."""
+        return self.grads[-1] if self._nodes and is_pair(self._nodes[-1], (0, slot)) else []
+
+    def add(self, slot: int, grads: Sequence[torch.Tensor | None]) -> None:
+        """Add the gradient of a slot, which is right of those before. Later calls change it.
+
+        A tensor of the left sibling has the gradient already.
+        """
+        values, nodes = list(grads), push(self._nodes, (0, slot))
+        for _ in range(len(self._nodes) + 1 - len(nodes)):
+            values = _add(self.grads.pop(), values)
+        self._nodes = nodes
+        self.grads.append(values)
+
+
+def _add(left: Grads, right: Grads) -> Grads:
+    """Return the sum, in the memory of `left` where it has any. Tensors of `left` in `right` are sums already."""
+    both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None and a is not b]
+    if both:
+        torch._foreach_add_([a for a, _ in both], [b for _, b in both])
+    return [b if a is None else a for a, b in zip(left, right, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchft_x.comm.slot_sum.sums import Grads, SlotSums
+from torchft_x.comm.slot_sum import Grads, SlotSums
 from torchft_x.core.data.reduction_tree import nodes_of, total
 
 PARAMETERS = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchft_x.comm.reach import unanswered
+from torchft_x.train.context.peer_links import unanswered
 
 
 @pytest.fixture

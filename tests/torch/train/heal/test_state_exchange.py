@@ -13,7 +13,7 @@ import pytest
 from tests.unit.train.context.test_failures import plan
 from tests.util import wait_for
 from torchft_x.core.training.step_clock import WaitBudget
-from torchft_x.train.heal.overseer import look_after
+from torchft_x.train.heal.state_exchange import look_after
 
 
 class Source:
