@@ -63,7 +63,7 @@ _LAZY = {
     "ft_init_device_mesh": "torchft_x.comm.wrappers.device_mesh",
     "HTTPTransport": "torchft_x.transfer",
     "PGTransport": "torchft_x.transfer",
-    "FsspecTransport": "torchft_x.transfer.storage.transport",
+    "FsspecTransport": "torchft_x.transfer.storage",
     "register_leaf": "torchft_x.transfer",
     "LighthouseServer": "torchft_x.rpc.coordination",
     "LighthouseClient": "torchft_x.rpc.coordination",

@@ -47,4 +47,4 @@ from torchft_x.train.setup.excepthook import exit_code as exit_code
 from torchft_x.transfer import HTTPTransport as HTTPTransport
 from torchft_x.transfer import PGTransport as PGTransport
 from torchft_x.transfer import register_leaf as register_leaf
-from torchft_x.transfer.storage.transport import FsspecTransport as FsspecTransport
+from torchft_x.transfer.storage import FsspecTransport as FsspecTransport

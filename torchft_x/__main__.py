@@ -59,7 +59,7 @@ _COMMANDS = {  # subcommand -> module:function, and arguments of the function be
     "report": "launch.run_commands:report",
     "chaos": "launch.run_commands:chaos",
     "clean": "launch.run_commands:clean",
-    "checkpoint": "transfer.convert.cli:main",
+    "checkpoint": "transfer.convert:main",
     "cancel": "launch.job_commands:cancel",
     "scale": "launch.job_commands:scale",
     "log": "launch.kubernetes.commands:log",

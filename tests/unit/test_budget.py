@@ -52,7 +52,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "observe": (4563, 40),
     "rpc": (6995, 59),
     "train": (11120, 52),
-    "transfer": (5821, 43),
+    "transfer": (5783, 43),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60

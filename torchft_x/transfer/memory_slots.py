@@ -29,8 +29,7 @@ from torchft_x.core import memory_slot
 from torchft_x.core.memory_slot import MANIFEST_AT, SlotHead
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
-from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
-from torchft_x.transfer.format.digests import digest
+from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout, dump, parse

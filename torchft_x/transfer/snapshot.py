@@ -20,8 +20,7 @@ from torch import Tensor
 
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError
-from torchft_x.transfer.format.blocks import cut_blocks, place_blobs
-from torchft_x.transfer.format.digests import digest
+from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.layout import Layout, dump
 from torchft_x.transfer.format.limits import SMALL_BLOB_BYTES

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from torchft_x.durations import Seconds
 from torchft_x.errors import TransferError
-from torchft_x.transfer.http.pg import PGTransport as OurPGTransport
 from torchft_x.transfer.http.transport import HTTPTransport as OurHTTPTransport
+from torchft_x.transfer.http.transport import PGTransport as OurPGTransport
 
 T = TypeVar("T")
 

@@ -16,8 +16,7 @@ from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.pieces import Box, check_tiling, held, whole
 from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Index
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
-from torchft_x.transfer.format.digests import digest
+from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import is_dtensor
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.leaves import Leaf

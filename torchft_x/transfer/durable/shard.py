@@ -12,8 +12,7 @@ from torch import Tensor
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.pieces import Box, held, whole
 from torchft_x.transfer.durable.sealed import Index
-from torchft_x.transfer.format.blocks import cut_blocks, place_blobs
-from torchft_x.transfer.format.digests import digest
+from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import Flattener, group_tensors
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.leaves import Node

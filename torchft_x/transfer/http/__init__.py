@@ -1,6 +1,7 @@
 """Moves a snapshot over HTTP, or through shared memory on one host.
 
-* `transport`: `HTTPTransport`. `pg`: the same with torchft's other arguments. `server`: serves snapshots. `wire`: the protocol between both ends.
+* `transport`: `HTTPTransport`, and the same with torchft's other arguments. `server`: serves snapshots.
+* `wire`: the protocol between both ends.
 * `client`: asks a source, with retries. `feed`: a source of a fetch, and its connections.
 * `fetch`: moves the blocks by parallel streams, from one source or from several. `work_queue`: assigns blocks to
   streams.

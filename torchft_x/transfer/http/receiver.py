@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from torchft_x.transfer.format.blocks import Block, cut_blocks
-from torchft_x.transfer.format.digests import digest
+from torchft_x.transfer.format.blocks import Block, cut_blocks, digest
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout
 from torchft_x.transfer.format.limits import BLOCK_BYTES

@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
 
 from torchft_x import env, net, tls
 from torchft_x.core.types import State
@@ -202,3 +205,46 @@ class HTTPTransport(CheckpointTransport[T]):
         # Without digests it could not be checked that all sources send the same bytes.
         pays = self._digest and transfer.nbytes >= STRIPED_BYTES
         Fetch(feed, state, transfer, self._streams).run(mirrors if pays else ())
+
+
+class PGTransport(HTTPTransport[T]):
+    """`HTTPTransport` with the arguments of torchft's transport through a process group.
+
+    torchft sends the live tensors through `pg` while the source's step waits. Here a copy is sent, into the receiver's
+    tensors where they fit, and the source goes on.
+
+    Args:
+        pg: not used.
+        timeout: seconds or a timedelta; the longest time of a whole transfer, unless the call gives another.
+        device: not used.
+        state_dict: returns the state to receive into, where `recv_checkpoint` isn't given one.
+    """
+
+    def __init__(
+        self,
+        pg: dist.ProcessGroup | None,
+        timeout: float | timedelta,
+        device: torch.device | str,
+        state_dict: Callable[[], T] | None = None,
+    ) -> None:
+        super().__init__(timeout)
+        self._state_dict = state_dict
+        log.warning(
+            "PGTransport sends the state over HTTP, not through the process group; HTTPTransport does the same."
+        )
+
+    def recv_checkpoint(
+        self,
+        src_rank: int,
+        metadata: str,
+        step: int,
+        timeout: float | timedelta | None = None,
+        *,
+        into: T | None = None,
+        **more: Any,
+    ) -> T:
+        """Receive the state as `HTTPTransport.recv_checkpoint` does, by default within the constructor's timeout."""
+        if into is None and self._state_dict is not None:
+            into = self._state_dict()
+        limit = self._timeout if timeout is None else seconds(timeout)
+        return super().recv_checkpoint(src_rank, metadata, step, limit, into=into, **more)

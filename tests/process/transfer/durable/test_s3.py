@@ -21,7 +21,7 @@ from torchft_x.transfer.durable.claim import read_claim, write_claim
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.sealed import DamagedError
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.storage.transport import FsspecTransport
+from torchft_x.transfer.storage import FsspecTransport
 
 pytest.importorskip("s3fs", reason="S3 needs the package s3fs: pip install s3fs")
 server = pytest.importorskip(
@@ -110,4 +110,4 @@ class TestHeal(TransportConformance):
         assert Store(f"{bucket}/heals").children() == {}
 
     def test_disallow_keeps_new_readers_waiting(self, pair: Any) -> None:
-        """tests/torch/transfer/storage has it with the time that the removal takes."""
+        """tests/torch/transfer/test_storage.py has it with the time that the removal takes."""

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import zlib
+
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchft_x.transfer.format.blocks import cut_blocks, place_blobs, share_out
+from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs, share_out
 from torchft_x.transfer.format.limits import ALIGNMENT, BLOCK_BYTES, SMALL_BLOB_BYTES
+from torchft_x.transfer.format.memory import memory_of
 
 sizes_lists = st.lists(
     st.one_of(st.integers(1, 3000), st.integers(SMALL_BLOB_BYTES - 2, SMALL_BLOB_BYTES + 2), st.integers(1, 5 << 20)),
@@ -44,3 +49,10 @@ def test_ranges_are_balanced_and_complete(sizes: list[int], parts: int) -> None:
     for first, end in ranges:
         assert end > first
         assert sum(b.nbytes for b in blocks[first:end]) <= total / parts + BLOCK_BYTES
+
+
+@pytest.mark.parametrize("size", [1, 63, 5000, 70_001, BLOCK_BYTES])
+def test_it_is_the_standard_library_s_crc32(size: int) -> None:
+    """So who has no package for it makes the same digests."""
+    data = torch.arange(size).to(torch.uint8)
+    assert digest(data) == digest(memory_of(data)) == zlib.crc32(memory_of(data))

@@ -34,8 +34,7 @@ from torchft_x.errors import TransferError
 from torchft_x.transfer.durable.filling import runs
 from torchft_x.transfer.durable.sealed import MAX_SEALED_BYTES
 from torchft_x.transfer.durable.store import MissingError, Store
-from torchft_x.transfer.format.blocks import cut_blocks, place_blobs
-from torchft_x.transfer.format.digests import digest
+from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout, dump, parse

@@ -15,7 +15,7 @@ from tests.torch.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.util import scaled, wait_for
 from torchft_x.errors import TransferError
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.storage.transport import FsspecTransport
+from torchft_x.transfer.storage import FsspecTransport
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -14,7 +14,7 @@ from tests.torch.transfer.durable.saving import load, save
 from tests.torch.transfer.states import same
 from tests.torch.versioned import Turned
 from torchft_x.__main__ import main
-from torchft_x.transfer.convert import formats
+from torchft_x.transfer import convert
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.store import Store
 
@@ -167,20 +167,20 @@ def test_another_state_has_no_parts(url: str, tmp_path: Path, capsys: pytest.Cap
 def test_two_names_that_would_be_one() -> None:
     pytest.importorskip("safetensors")
     with pytest.raises(ValueError, match=r"two tensors would be called 'a\.b'"):
-        formats.write_safetensors({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, Path("never"), 1)
+        convert.write_safetensors({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, Path("never"), 1)
 
 
 @pytest.mark.parametrize("form", ["dcp", "safetensors"])
 def test_versions_of_modules_survive_the_conversion(tmp_path: Path, form: str) -> None:
     source, target = Turned(), Turned()
     counters = {"step": 3, "batches_committed": 6, "committed_in": 2}
-    flat = formats.to_flat({"torchft": counters, "parts": {"m": source.state_dict()}})
+    flat = convert.to_flat({"torchft": counters, "parts": {"m": source.state_dict()}})
     if form == "dcp":
-        formats.write_dcp(flat, tmp_path / "new")
-        back = formats.from_flat(formats.read_dcp(tmp_path / "new"), None)
+        convert.write_dcp(flat, tmp_path / "new")
+        back = convert.from_flat(convert.read_dcp(tmp_path / "new"), None)
         assert back["torchft"] == counters
     else:
-        formats.write_safetensors(flat["m"], tmp_path / "new", 3)
-        back = formats.from_flat({"m": formats.read_safetensors(tmp_path / "new")}, 3)
+        convert.write_safetensors(flat["m"], tmp_path / "new", 3)
+        back = convert.from_flat({"m": convert.read_safetensors(tmp_path / "new")}, 3)
     target.load_state_dict(back["parts"]["m"])
     assert torch.equal(target.weight, source.weight)
