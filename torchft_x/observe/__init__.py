@@ -4,8 +4,7 @@
 * `console`: one process's events as sentences (`Story`), printed while a script of the user's own trains (`Narrator`).
 * `facts_collector`: collects the facts that a group sends to the lighthouse.
 * `worker_status`: a worker's status as bytes that its supervisor reads from shared memory.
-* `dumps`: explains the files collected at a death or a hang, with `stacks` (a process's position in its code) and
-  `collectives` (which worker waits for which, from PyTorch's Flight Recorder).
+* `dumps`: explains the files collected at a death or a hang, with `collectives` (which worker waits for which, from PyTorch's Flight Recorder).
 * `template`: the HTML file `page.html`, which is the lighthouse's page and every report.
 * `processes`: finds the processes of a run on this host. `run_dirs`: finds run directories.
 """

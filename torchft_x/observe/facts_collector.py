@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any
 
 from torchft_x.core.types import readable
-from torchft_x.observe.view.durations import Durations
 from torchft_x.observe.view.facts import (
     BOUNDS,
     COMMITTED,
@@ -23,11 +22,12 @@ from torchft_x.observe.view.facts import (
     RESTARTED,
     Copy,
     Counted,
+    Durations,
     Facts,
     Moment,
     copying,
 )
-from torchft_x.observe.view.slow_groups import STEPS
+from torchft_x.observe.view.speed import STEPS
 
 TOLD = frozenset(["commit", "drop", "abort", "joined", "heal_begin", "heal_end", "error", "quorum"])
 """Events that are collected."""

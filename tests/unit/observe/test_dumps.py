@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.observe import stacks
-from torchft_x.observe.dumps import describe, examine, headline, read_folder
+from torchft_x.observe.dumps import describe, examine, headline, parse_stacks, place, read_folder
 
 RECORDED = Path(__file__).parent / "recorded"
 STACK = """Thread 0x00007f0000000001 (most recent call first):
@@ -114,5 +113,5 @@ def test_a_torn_file_is_no_obstacle(tmp_path: Path, name: str, content: str) -> 
 
 
 def test_a_place_names_the_users_function_behind_a_librarys() -> None:
-    frames = stacks.parse(STACK.format(inner="/v/lib/python3.11/site-packages/torch/x.py", function="wait"))
-    assert stacks.place(frames["0x00007f0000000002"]) == "wait (torch/x.py:21), called from main (train.py:40)"
+    frames = parse_stacks(STACK.format(inner="/v/lib/python3.11/site-packages/torch/x.py", function="wait"))
+    assert place(frames["0x00007f0000000002"]) == "wait (torch/x.py:21), called from main (train.py:40)"

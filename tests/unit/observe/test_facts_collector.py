@@ -7,7 +7,7 @@ from typing import Any
 from torchft_x.observe.events import EventLog
 from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.observe.view.facts import COMMITTED, HEALED, MOST_MOMENTS, RELEASED, RESTARTED, Copy
-from torchft_x.observe.view.slow_groups import STEPS
+from torchft_x.observe.view.speed import STEPS
 
 
 def event(name: str, mono: float, **fields: Any) -> dict[str, Any]:

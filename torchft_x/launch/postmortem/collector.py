@@ -32,7 +32,7 @@ from torchft_x.launch.process.environment import error_file
 from torchft_x.launch.process.hangs import HangDetector, Usage
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
-from torchft_x.observe.stacks import Frame, parse, place
+from torchft_x.observe.dumps import Frame, parse_stacks, place
 from torchft_x.timing import TIMING
 
 _LOOK = 1.0  # seconds between polls
@@ -343,7 +343,7 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
         text = probe_worker.ask(target, probe_worker.STACKS, TIMING.dump_answer)
     except NoAnswerError:
         text = probe_worker.stacks_by_signal(target, said)
-    return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
+    return parse_stacks(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
 
 
 def _error_file(incident: Incident, rank: int) -> bytes | None:

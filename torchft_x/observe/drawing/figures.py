@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torchft_x.observe.console import plural
 from torchft_x.observe.run.values import Loss, Run
-from torchft_x.observe.view.slow_groups import slower
+from torchft_x.observe.view.speed import slower
 from torchft_x.units import amount, seconds
 
 STALE = 60.0  # seconds without an event after which an unfinished run does not count as running
@@ -98,8 +98,10 @@ def samples(run: Run) -> str:
 
 
 def slow(run: Run) -> list[str]:
-    """Return a sentence for each span of steps for which a group was slower than the others."""
-    return [f"Group {s.group} in steps {s.begin:,} to {s.end:,}: {slower(s.slower)}." for s in run.slow]
+    """Return a sentence for each of the first spans of steps for which a group was slower than the others."""
+    found = [f"Group {s.group} in steps {s.begin:,} to {s.end:,}: {slower(s.slower)}." for s in run.slow[:20]]
+    rest = len(run.slow) - len(found)
+    return [*found, f"And {rest} more times that a group was slower (--json has all)."] if rest > 0 else found
 
 
 def kinds(losses: Sequence[Loss]) -> str:

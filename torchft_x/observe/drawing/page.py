@@ -34,7 +34,7 @@ def page(run: Run, now: float, other: Run | None = None) -> str:
             "title": _name(run),
             "sentences": [
                 state(run, now),
-                *slow(run)[:20],
+                *slow(run),
                 *doubts(run),
                 *([f"Samples: {samples(run)}."] if run.samples else []),
             ],

@@ -22,7 +22,7 @@ def summary(run: Run, now: float, other: Run | None = None) -> str:
             f"{plural(len(run.losses), 'loss').replace('losss', 'losses')}: {kinds(run.losses)}",
             *_losses(run),
         ]
-    lines += [f"  {harmless(text, 400)}" for text in (*slow(run)[:_MOST], *run.errors, *doubts(run))]
+    lines += [f"  {harmless(text, 400)}" for text in (*slow(run), *run.errors, *doubts(run))]
     return "\n".join(lines)
 
 

@@ -5,8 +5,7 @@
 * `course`: combines all ranks' commits into one course of steps; step times and goodput.
 * `attempts`: groups and their attempts, quorums, and the activities of each group over time.
 * `losses`: lost members and the cost of each loss, phase by phase.
-* `slow`: spans of steps for which a group was slower than the others.
-* `fold`: combines all of this (`read_run`).
+* `fold`: combines all of this (`read_run`), and finds groups that were slower than the others.
 * `collected`: restores the files from logs in which processes have printed their events.
 * `values`: the result's classes. `summary`: a run in one line, for the end of a training.
 """

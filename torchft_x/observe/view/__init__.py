@@ -4,6 +4,5 @@
 * `activity`: the present activity of a group, as one word and a clause.
 * `history`: the newest quorums, losses and refusals, each with its reason, and counts of all of them.
 * `facts`: what a group reports about itself for people. `attempts`: reports of supervisors about their groups.
-* `slow_groups`: groups whose own part of a step takes longer than that of the others.
-* `step_rate`: steps per second of the job. `durations`: a histogram of durations.
+* `speed`: steps per second of the job, and groups whose own part of a step takes longer than that of the others.
 """

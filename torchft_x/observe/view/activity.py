@@ -9,7 +9,7 @@ from torchft_x.core.types import readable
 from torchft_x.observe.view.attempts import GroupAttempts
 from torchft_x.observe.view.facts import Copy, copying
 from torchft_x.observe.view.losses import LossEntry
-from torchft_x.observe.view.slow_groups import slower
+from torchft_x.observe.view.speed import slower
 
 DOES = (
     "trains",  # is in the quorum, and up to date

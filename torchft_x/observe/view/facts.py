@@ -7,9 +7,10 @@ that no clock of another host is trusted.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchft_x.observe.view.durations import Durations
 from torchft_x.units import amount
 
 BOUNDS = (
@@ -19,6 +20,44 @@ BOUNDS = (
 RELEASED, RESTARTED, HEALED, COMMITTED = "released", "restarted", "healed", "committed"
 MOST_MOMENTS = 32
 """Most moments in one message. If there are more, the newest are sent."""
+
+
+class Durations:
+    """Histogram of durations. `bounds`: upper ends of the buckets in seconds, rising; a last bucket takes the rest."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds  # inclusive upper ends, seconds
+        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last bucket has no end
+        self.sum = 0.0  # seconds
+
+    def add(self, seconds: float | None) -> None:
+        """Count a duration; None: it is unknown, and not counted."""
+        if seconds is not None:
+            self.counts[bisect_left(self.bounds, seconds)] += 1
+            self.sum += seconds
+
+    def add_all(self, counts: Sequence[int], seconds: float) -> None:
+        """Add `counts`, one per bucket from the first on, and their sum in seconds. The rest counts in the last."""
+        for i, count in enumerate(counts):
+            self.counts[min(i, len(self.bounds))] += count
+        self.sum += seconds
+
+    @property
+    def number(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean in seconds; None if nothing was counted."""
+        return self.sum / self.number if self.number else None
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return pairs of upper end, as text, and cumulative count. The last end is `+Inf`."""
+        total, out = 0, []
+        for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
+            total += count
+            out.append((bound, float(total)))
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +109,7 @@ class Facts:
     moments: tuple[Moment, ...] = ()
     copy: Copy | None = None
     own: float = 0.0
-    """Median seconds of the group's own part of its newest `slow_groups.STEPS` steps; 0: not known."""
+    """Median seconds of the group's own part of its newest `speed.STEPS` steps; 0: not known."""
 
 
 NOTHING = Facts()

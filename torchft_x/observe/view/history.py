@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from torchft_x.core.messages import Note
 from torchft_x.core.types import Quorum, by_number, group_of, listed
-from torchft_x.observe.view.durations import Durations
-from torchft_x.observe.view.facts import COMMITTED, Moment
+from torchft_x.observe.view.facts import COMMITTED, Durations, Moment
 from torchft_x.observe.view.losses import LossEntry
 
 KEPT = 100

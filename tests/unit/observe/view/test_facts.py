@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.observe.view.facts import BOUNDS, NOTHING, Copy, Counted, Facts, Tally
+from torchft_x.observe.view.facts import BOUNDS, NOTHING, Copy, Counted, Durations, Facts, Tally
 
 
 def test_what_groups_tell_is_added_up() -> None:
@@ -22,3 +22,15 @@ def test_what_groups_tell_is_added_up() -> None:
 def test_the_rate_of_a_copy() -> None:
     assert Copy("0:x", 300, 1000, 2.0).rate == 150.0
     assert Copy("0:x", 0, 0, 0.0).rate == 0.0
+
+
+def test_a_bucket_counts_all_that_took_no_longer() -> None:
+    d = Durations((0.1, 1))
+    for seconds in (0.1, 0.5, 1.0, 7.0):
+        d.add(seconds)
+    assert d.buckets() == [("0.1", 1.0), ("1.0", 3.0), ("+Inf", 4.0)]
+    assert d.sum == 8.6
+
+
+def test_without_any() -> None:
+    assert Durations((1,)).buckets() == [("1.0", 0.0), ("+Inf", 0.0)]

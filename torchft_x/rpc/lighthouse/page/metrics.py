@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from torchft_x.core.lighthouse.waiting import CAUSES
 from torchft_x.observe.view.activity import DOES
-from torchft_x.observe.view.durations import Durations
+from torchft_x.observe.view.facts import Durations
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
 
 KIND = CONTENT_TYPE_LATEST

@@ -20,8 +20,7 @@ from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.observe.view.facts import Copy, Facts, Tally
 from torchft_x.observe.view.history import History
 from torchft_x.observe.view.overview import Job, overview
-from torchft_x.observe.view.slow_groups import SlowGroups
-from torchft_x.observe.view.step_rate import StepRate
+from torchft_x.observe.view.speed import SlowGroups, StepRate
 
 FRESH = 0.5
 """Seconds for which an overview is shown, at least."""
