@@ -92,12 +92,18 @@ class SlurmFtJob(SlurmJob):
         self.controller = Controller()
 
     def submit(
-        self, script_args: Sequence[str], *, retries: int = 10, nodes: int = 1, cfg: Mapping[str, str] | None = None
+        self,
+        script_args: Sequence[str],
+        *,
+        retries: int = 10,
+        nodes: int = 1,
+        health: str = "",
+        cfg: Mapping[str, str] | None = None,
     ) -> None:
         """Submit the job. `nodes`: of each group, with a worker on each. `cfg`: as slurm_ft takes it."""
         app = ft_app(
             str(ROOT / "benchmarks/trial/ddp.py"), script_args, replicas=self.groups, workers_per_replica=nodes,
-            nodes_per_replica=nodes, max_restarts=retries, run_dir=str(self.run_dir), cpu=1, memMB=1000,
+            nodes_per_replica=nodes, max_restarts=retries, run_dir=str(self.run_dir), cpu=1, memMB=1000, health=health,
             env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         where = {"app_id": APP, "run_dir": str(self.run_dir)}

@@ -117,6 +117,31 @@ def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts)
     assert said.returncode == 0, said.stdout + said.stderr
 
 
+def test_a_group_leaves_a_node_on_which_the_health_command_fails(hosts: SlurmHosts) -> None:
+    """The job excludes the node, and the other groups train on. When it fails on all nodes, the job has failed."""
+    job = SlurmFtJob(hosts, hosts.folder.parent / "one", groups=3)
+    endless = ["--steps", "100000", "--pace", "0.1", *SMALL]
+    job.submit(endless, health='test "$SLURMD_NODENAME" != n2 || { echo no GPU 3; exit 3; }')
+    job.wait_until_training(3, 150)
+    said = "the health command failed (exit code 3) on n2: no GPU 3"
+    assert {row.nodes[0] for row in job.rows().values()} == {"n1", "n3", "n4"}
+    assert store.unhealthy(job.run_dir) == {"n2": said}
+    (moved,) = (part for part in store.read(job.run_dir).groups if part.earlier)
+    assert "ExcNodeList=n2" in hosts.run("scontrol", "show", "job", "-o", moved.job)
+    assert said in job.output("trainer-*")
+    hosts.run("scancel", *store.read(job.run_dir).jobs)
+    job.wait_for(job.over, 60, "the end of the job")
+
+    job = SlurmFtJob(hosts, hosts.folder.parent / "two", groups=2)
+    job.submit(endless, health="echo no GPU 3; exit 3")
+    job.wait_for(lambda: store.read(job.run_dir).outcome is not None, 200, "the end of the job")
+    made = store.read(job.run_dir)
+    assert made.outcome == 1
+    assert "no host is left for it" in made.why
+    assert "the health command failed (exit code 3) on n1: no GPU 3" in made.why
+    assert set(store.unhealthy(job.run_dir)) == set(hosts.nodes)
+
+
 def supervisors_at_the_lighthouse(job: SlurmFtJob) -> set[str]:
     """Groups; none while it does not answer."""
     try:

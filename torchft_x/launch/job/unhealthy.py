@@ -11,7 +11,7 @@ from pathlib import Path
 
 UNHEALTHY = "unhealthy"
 """Name of the folder, beside the parts' fence files."""
-ELSEWHERE = 75
+UNHEALTHY_HOST = 75
 """Exit code of a supervisor whose group is to be started on another node (EX_TEMPFAIL)."""
 
 

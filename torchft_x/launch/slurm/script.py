@@ -83,7 +83,7 @@ def render(spec: RoleScript) -> str:
     own = [f"export {name}={_quote(value)}" for name, value in spec.env.items() if REPLICA in value]
     step = ["--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", *spec.srun_options]
     log = f'--output={shlex.quote(spec.log_dir)}"/{spec.role}-$number-%t.$me-r$attempt.log"'
-    unless_sick = "&& ! sick " if _sick(spec) else ""
+    if_healthy = "&& ! unhealthy " if _unhealthy(spec) else ""
     not_shared = (
         f"torchft_x: the run directory {spec.run_dir} is not on this node: it must lie on a file system that all nodes share; "
         "choose another --run_dir."
@@ -110,7 +110,7 @@ def render(spec: RoleScript) -> str:
             "TORCHFT_X_TASK",
             "told=",
             *_again(spec),
-            *_sick(spec),
+            *_unhealthy(spec),
             *_fence(spec),
             *_watch(spec),
             *_lighthouse(spec),
@@ -122,10 +122,10 @@ def render(spec: RoleScript) -> str:
             f'  srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
             "  step=$!",
             '  while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
-            f'  [ -z "$told" ] {unless_sick}&& [ "$code" -gt 128 ] && [ "$code" != 143 ] && [ $((starts += 1)) -le {_IN_PLACE} ] || break',
+            f'  [ -z "$told" ] {if_healthy}&& [ "$code" -gt 128 ] && [ "$code" != 143 ] && [ $((starts += 1)) -le {_IN_PLACE} ] || break',
             f'  echo "{spec.role} $number: its first process was killed (code $code); it is started again here, $(date -Is)"',
             "done",
-            *([f'[ -n "$told" ] || ! sick || {_submit_again(spec)} elsewhere || code=1'] if unless_sick else []),
+            *([f'[ -n "$told" ] || ! unhealthy || {_submit_again(spec)} unhealthy || code=1'] if if_healthy else []),
             *_end_lighthouse(spec),
             *(['[ -z "$watch" ] || kill "$watch" 2>/dev/null'] if _watch(spec) else []),
             f'echo "{spec.role} $number (attempt $attempt) has ended with $code, $(date -Is)"',
@@ -162,11 +162,11 @@ def _submit_again(spec: RoleScript) -> str:
     return f'{" ".join(map(shlex.quote, words))} "$number" "$me"'
 
 
-def _sick(spec: RoleScript) -> list[str]:
-    """Return the function ``sick``: whether the health command has failed on a node of this start. None without a command."""
+def _unhealthy(spec: RoleScript) -> list[str]:
+    """Return the function ``unhealthy``: whether the health command has failed on a node of this start. None without a command."""
     if option(list(spec.command), "--health") is None:
         return []
-    return [f'sick() {{ grep -qs "^$fence_name " {shlex.quote(str(folder(spec.run_dir) / UNHEALTHY))}/*; }}']
+    return [f'unhealthy() {{ grep -qs "^$fence_name " {shlex.quote(str(folder(spec.run_dir) / UNHEALTHY))}/*; }}']
 
 
 def _watch(spec: RoleScript) -> list[str]:

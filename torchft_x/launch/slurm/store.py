@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,20 @@ def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest
         raise ConfigError(f"{path_of(run_dir)} can't be written ({e.strerror}).") from None
 
 
-def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> None:
-    """Write ``groups.json`` for the lighthouse. `lost`: groups gone for good, with reasons (clauses). Raise OSError."""
+def tell_groups(manifest: Manifest, lost: Mapping[str, str] = {}, back: Collection[str] = ()) -> None:
+    """Write ``groups.json`` for the lighthouse. Raise `OSError` or `ConfigError`.
+
+    `lost` has groups gone for good, with reasons (clauses), in addition to those in the file. The groups in `back` run again.
+    """
     wanted = tuple(str(part.number) for part in manifest.groups if not part.gone)
-    ended = tuple(SupervisorFinished(group, 1, why) for group, why in (lost or {}).items() if group in wanted)
-    replace(folder(manifest.run_dir) / "groups.json", render(GroupsChanged(wanted, ended)))
+    with _locked(manifest.run_dir):
+        known = {**lost, **lost_groups(manifest.run_dir)}  # the first reason stays
+        ended = tuple(
+            SupervisorFinished(group, 1, why)
+            for group, why in known.items()
+            if group in wanted and (group in lost or group not in back)
+        )
+        replace(folder(manifest.run_dir) / "groups.json", render(GroupsChanged(wanted, ended)))
 
 
 def lost_groups(run_dir: str | Path) -> dict[str, str]:

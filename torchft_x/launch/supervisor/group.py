@@ -16,7 +16,7 @@ from torchft_x import env, log_lines
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
-from torchft_x.launch.job.unhealthy import ELSEWHERE, report_unhealthy
+from torchft_x.launch.job.unhealthy import UNHEALTHY_HOST, report_unhealthy
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
@@ -88,7 +88,7 @@ class Supervisor(BaseSupervisor):
             node = env.read(env.SLURM_NODE_NAME, None, self._environ) or socket.gethostname()
             try:
                 report_unhealthy(Path(fence[0]).parent, node, fence[1], why)
-                stops.request(ELSEWHERE, why, from_outside=True)
+                stops.request(UNHEALTHY_HOST, why, from_outside=True)
             except OSError as e:
                 why = f"{why}; no other host is asked for, as the run directory can't be written ({e.strerror})"
         if why:

@@ -21,7 +21,7 @@ from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING
 from torchft_x.launch.slurm.status import StatusReader
-from torchft_x.launch.slurm.watch.end import end
+from torchft_x.launch.slurm.watch.script_commands import end_app
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
 
@@ -191,11 +191,11 @@ def test_the_verdict_is_written_down_once_and_what_is_queued_is_cancelled(cluste
     events.emit("exit", code=0, reason="All 2 groups have finished.")
     events.close()
     assert register.swap(register.read(), held)
-    end(run_dir, "3_0", Controller())
+    end_app(run_dir, "3_0", Controller())
     assert (store.read(run_dir).outcome, cluster.cancelled) == (None, [])
     assert register.swap(held, dataclasses.replace(held, count=1, verdict=0))
     for _ in range(2):
-        end(run_dir, "3_0", Controller())
+        end_app(run_dir, "3_0", Controller())
         assert (store.read(run_dir).outcome, cluster.cancelled) == (0, ["3_1"])
     assert store.read(run_dir).why == "All 2 groups have finished."
 

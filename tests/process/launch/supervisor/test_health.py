@@ -13,7 +13,7 @@ import pytest
 
 from tests.process.launch.driven import SLEEPER, Driven, drive
 from tests.util import wait_for
-from torchft_x.launch.job.unhealthy import ELSEWHERE, unhealthy_nodes
+from torchft_x.launch.job.unhealthy import UNHEALTHY_HOST, unhealthy_nodes
 from torchft_x.launch.workers import health
 from torchft_x.observe.events import read_events
 from torchft_x.timing import TIMING
@@ -53,7 +53,7 @@ def test_on_slurm_the_node_is_named_and_the_group_is_not_over(
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
     (fence := tmp_path / "newest-trainer-1").write_text("4_1-r0\n")
     run = drive(SLEEPER, health="exit 1", launcher={"no_restart_code": 1, "fence": [str(fence), "4_1-r0"]})
-    assert run.wait() == ELSEWHERE
+    assert run.wait() == UNHEALTHY_HOST
     assert [r["kind"] for r in run.reports()] == ["closed"]  # a group that is done would not be waited for
     said = f"the health command failed (exit code 1) on {socket.gethostname()}"
     assert unhealthy_nodes(tmp_path) == {"n7": said}

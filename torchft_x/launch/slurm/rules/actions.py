@@ -78,6 +78,8 @@ class ReportLost:
     """Action: report to the lighthouse all groups that will not come back, each with the reason (a clause)."""
 
     lost: Mapping[str, str]
+    back: frozenset[str] = frozenset()
+    """Groups that were reported as lost, and run again."""
 
 
 @dataclass(frozen=True)

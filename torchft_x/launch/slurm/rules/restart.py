@@ -30,11 +30,10 @@ from torchft_x.launch.slurm.rules.actions import (
     Resubmit,
     SkipBeginTime,
 )
-from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.memory import PartMemory, from_json
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import part_status
+from torchft_x.launch.slurm.rules.state import UNREPORTED, ending, part_status
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0
@@ -66,6 +65,7 @@ class JobRestarts:
     def __init__(self) -> None:
         self._lost: dict[str, str] = {}  # group -> why
         self._reported_lost: dict[str, str] | None = {}  # `_lost` as last reported to the lighthouse
+        self._back: set[str] = set()  # groups that run again although they were reported as lost
         self._parts: dict[str, PartMemory] = {}  # by the part's name
         self._manifest: Manifest  # of the poll in progress, as the next two
         self._heard: LighthouseStatus | None
@@ -104,7 +104,8 @@ class JobRestarts:
         actions += _replaced(manifest, rows)
         if self._lost != self._reported_lost:
             self._reported_lost = dict(self._lost)
-            actions.append(ReportLost(dict(self._lost)))
+            actions.append(ReportLost(dict(self._lost), frozenset(self._back)))
+            self._back.clear()
         return actions
 
     def refused(self, part: Part, now: float) -> None:
@@ -113,9 +114,10 @@ class JobRestarts:
         memory.not_before = now + Patience.refused
         memory.submitted.pop()
 
-    def not_told(self) -> None:
+    def not_told(self, report: ReportLost) -> None:
         """Record that the report of lost groups failed, so that it is repeated."""
         self._reported_lost = None
+        self._back |= report.back
 
     # --- one part ------------------------------------------------------------------------------------------------------
 
@@ -128,7 +130,8 @@ class JobRestarts:
         state = part_status(row).state
         if state in ALIVE:
             memory.unknown_since = None
-            self._lost.pop(_group(part), None)  # the part was given up, but a person has restarted it
+            if self._lost.pop(_group(part), None) is not None:  # given up, and restarted by a person
+                self._back.add(_group(part))
         if state == "PENDING":
             return self._pending(part, row, memory)
         memory.waits_since = None

@@ -6,10 +6,9 @@ import pytest
 
 from tests.unit.launch.slurm.rules.recorded import ALL
 from tests.unit.launch.slurm.rules.test_restart import manifest, part
-from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import rows_by_part
 from torchft_x.launch.slurm.rules.queue import Row, parse_rows
-from torchft_x.launch.slurm.rules.state import part_status
+from torchft_x.launch.slurm.rules.state import UNREPORTED, ending, part_status
 
 
 def rows(version: str) -> dict[str, Row]:

@@ -192,7 +192,7 @@ def test_whoever_cancels_a_group_is_respected_until_it_is_started_again() -> Non
     assert watch(CANCELLED, 2, heard(SILENT)) == []
     assert watch(None, 400, heard(SILENT)) == []  # Slurm has forgotten it
     assert watch(None, 500, heard(SILENT)) == []
-    assert watch(runs(1, 1), 600) == [ReportLost({})]  # scontrol requeue
+    assert watch(runs(1, 1), 600) == [ReportLost({}, frozenset("1"))]  # scontrol requeue
 
 
 def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_left_of_it() -> None:
@@ -212,7 +212,7 @@ def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
     watch = Watch()
     watch(runs(1), 0)
     assert [type(a) for a in watch(CANCELLED, 1)] == [ReportLost]
-    watch.rules.not_told()
+    watch.rules.not_told(ReportLost({"1": ""}))
     assert [type(a) for a in watch(CANCELLED, 2)] == [ReportLost]
     assert watch(CANCELLED, 3) == []
     watch = Watch()

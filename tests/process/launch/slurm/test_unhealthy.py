@@ -46,7 +46,7 @@ def test_the_batch_script_submits_the_group_anew(tmp_path: Path, bad: bool, subm
     assert done.returncode == code, done.stdout + done.stderr
     assert asked.exists() is bad
     if bad:
-        assert asked.read_text() == f"slurm-again {run_dir} trainer 0 4_0 elsewhere\n"
+        assert asked.read_text() == f"slurm-again {run_dir} trainer 0 4_0 unhealthy\n"
 
 
 def submitted(tmp_path: Path) -> Manifest:
@@ -61,7 +61,7 @@ def test_the_node_is_excluded_for_all_groups_and_torchx_status_says_why(cluster:
     report_unhealthy(store.folder(manifest.run_dir), "n1", "3_0-r0", "another group has the same node")
     cluster.command("sbatch", f"tee $D/text | (\n{SBATCH}\n)")
     for number, job in ((1, "3_1"), (0, "3_0"), (0, "3_0")):
-        assert main(["slurm-again", manifest.run_dir, "trainer", str(number), job, "elsewhere"]) == 0
+        assert main(["slurm-again", manifest.run_dir, "trainer", str(number), job, "unhealthy"]) == 0
         assert "--exclude=n9,n1" in directives((cluster.folder / "text").read_text())
     assert store.read(manifest.run_dir).jobs == ("5_0", "4_1")  # the second call for group 0 was too late
     found = create_scheduler("here").describe("ddp-x")
@@ -73,7 +73,7 @@ def test_when_no_host_is_left_the_group_is_lost_with_a_sentence(cluster: Cluster
     manifest = submitted(tmp_path)
     report_unhealthy(store.folder(manifest.run_dir), "n1", "3_1-r0", WHY)
     cluster.command("sbatch", REFUSES)
-    assert main(["slurm-again", manifest.run_dir, "trainer", "1", "3_1", "elsewhere"]) == 1
+    assert main(["slurm-again", manifest.run_dir, "trainer", "1", "3_1", "unhealthy"]) == 1
     refused = "Slurm's sbatch failed: sbatch: error: Requested node configuration is not available"
     assert store.lost_groups(manifest.run_dir) == {"1": f"no host is left for it ({refused}); {WHY}"}
     assert store.read(manifest.run_dir) == manifest
