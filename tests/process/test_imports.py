@@ -13,7 +13,7 @@ from tests.process.programs import ROOT, python
 PACKAGE = ROOT / "torchft_x"
 WITHOUT_TORCH = """
     __main__ core.lighthouse.machine core.group.machine rpc.lighthouse.main rpc.group.client rpc.supervisor_client
-    launch.job.app launch.supervisor.group launch.supervisor.sidecar launch.doctor.checks launch.status.commands
+    launch.job.app launch.supervisor.group launch.supervisor.sidecar launch.doctor launch.status.commands
     launch.status.live launch.keeper.commands launch.plugin.scheduler launch.plugin.slurm launch.plugin.kubernetes
     compat.modules compat.coordination observe.events
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.launch.doctor.checks import CHECKS
+from torchft_x.launch.doctor import CHECKS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

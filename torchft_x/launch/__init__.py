@@ -5,6 +5,5 @@
 evidence of deaths and hangs.
 
 * `cli`: the command lines of a job's processes. `run_commands`: those about existing runs.
-* `job_commands`: ``torchft_x cancel`` and ``scale``, for the job's scheduler. `clean`: removes old run directories.
 * `demo`: ``torchft_x demo``. `demo_train`: the script that it trains.
 """

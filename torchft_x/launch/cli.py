@@ -237,8 +237,8 @@ def dumps(argv: list[str]) -> int:
 
 def doctor(argv: list[str]) -> int:
     """Run ``torchft_x doctor`` and return the exit code, 1 if there is a problem."""
+    from torchft_x.launch.doctor import CHECKS
     from torchft_x.launch.doctor import runner as d
-    from torchft_x.launch.doctor.checks import CHECKS
 
     parser = Parser(
         prog="torchft_x doctor", description="Look at what a job needs on this machine, and say what to do."

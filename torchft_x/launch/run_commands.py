@@ -1,7 +1,8 @@
-"""Command lines about existing runs: `report`, `chaos` and `clean`."""
+"""Command lines about existing runs: `report`, `chaos`, `cancel`, `scale` and `clean`."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import signal
@@ -23,9 +24,15 @@ from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
 from torchft_x.units import amount
 
 if TYPE_CHECKING:
-    from torchft_x.launch.chaos.schedule import Planned
-    from torchft_x.launch.chaos.targets import Targets
+    from torchft_x.launch.chaos.schedule import Planned, Targets
     from torchft_x.launch.kubernetes.remote import Remote
+
+import os
+import shutil
+from dataclasses import dataclass
+
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.run_dirs import runs_below, written
 
 Event = dict[str, Any]
 
@@ -33,6 +40,9 @@ _BY_SLURM = (
     " On Slurm, do this on the node of a group (`squeue --me`), or strike a part from here by Slurm's means: `scancel "
     "--signal=KILL JOB` (31_2) kills its processes."
 )
+_JOB = "of local_ft or slurm_ft: its run directory; of kubernetes_ft: kubernetes_ft://NAMESPACE/APP"
+DAYS = 7.0
+_QUIET = 3600.0  # seconds without an event after which a run without a recorded end counts as ended on every host
 
 
 def _run_dir(given: Path | None) -> Path:
@@ -207,8 +217,6 @@ def _keeper(remote: Remote) -> Callable[[Event], None]:
 
 def clean(argv: list[str]) -> int:
     """Run ``torchft_x clean`` and return the exit code, 1 if a directory could not be removed, or the person refused."""
-    from torchft_x.launch.clean import DAYS, examine, remove
-
     parser = Parser(
         prog="torchft_x clean", description="Remove the directories of old runs; never of one that goes on."
     )
@@ -240,3 +248,81 @@ def clean(argv: list[str]) -> int:
         print(f"torchft_x clean: {harmless(problem, 400)}", file=sys.stderr)
     print(f"Removed {len(gone) - len(failed)} of {what}.")
     return 1 if failed else 0
+
+
+def cancel(argv: list[str]) -> int:
+    """Run ``torchft_x cancel`` and return the exit code. Raise `TorchftXError`."""
+    parser = Parser(prog="torchft_x cancel", description="End a job, in good order.")
+    parser.add_argument("job", metavar="RUN_DIR|JOB", help=_JOB)
+    job = parser.parse_args(argv).job
+    print(_commands(job).end(job))
+    return 0
+
+
+def scale(argv: list[str]) -> int:
+    """Run ``torchft_x scale`` and return the exit code. Raise `TorchftXError`."""
+    parser = Parser(prog="torchft_x scale", description="Give a running job more replica groups, or fewer.")
+    parser.add_argument("job", metavar="RUN_DIR|JOB", help=_JOB)
+    parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
+    args = parser.parse_args(argv)
+    app, before = _commands(args.job).resize(args.job, args.replicas)
+    print(f"The job {app} has {args.replicas} groups now; it had {before}.")
+    return 0
+
+
+def _commands(job: str) -> Any:
+    if is_handle(job):
+        return importlib.import_module("torchft_x.launch.kubernetes.commands")
+    return importlib.import_module(f"torchft_x.launch.{'slurm' if is_slurm_run(job) else 'keeper'}.commands")
+
+
+@dataclass(frozen=True)
+class OldRun:
+    path: Path
+    days: float  # days since its newest event
+    bytes: int
+    stays: str  # reason why it must stay; '' if it may be removed
+
+
+def examine(folder: Path, days: float, now: float) -> list[OldRun]:
+    """Return the runs in `folder` without an event for that many days, the oldest first. `now` is in Unix seconds."""
+    found = []
+    for path in runs_below(folder):
+        age = max(0.0, now - written(path))
+        if age >= days * 86400:
+            found.append(OldRun(path, age / 86400, _size(path), _stays(path, age)))
+    return found
+
+
+def _stays(path: Path, age: float) -> str:
+    if path.stat().st_uid != os.geteuid():
+        return "it is another user's"
+    if job_processes(path):
+        return "it goes on"
+    if age < _QUIET:
+        from torchft_x.observe.run import read_run
+
+        run = read_run(path)
+        if run is None or run.code is None:
+            return "its end was not written, and it may go on on another host"
+    return ""
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def remove(path: Path) -> str:
+    """Remove a run directory. Return the error as a sentence, or '' if there was none."""
+    try:
+        shutil.rmtree(path)
+    except OSError as e:
+        return f"{harmless(path)} can't be removed ({e.strerror})."
+    return ""

@@ -15,8 +15,7 @@ from typing import Any
 from torchx import specs
 from torchx.schedulers.slurm_scheduler import create_scheduler
 
-from torchft_x.launch.schedulers.facts import RoleFacts
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 NASTY = {
     "COMMA": "0,1,2",

@@ -17,8 +17,7 @@ from tests.process.launch.slurm_script import NASTY, script
 from tests.unit.launch.lines import BOTH, ROOT, interpreter
 from tests.util import scaled
 from torchft_x.launch.schedulers import adjust
-from torchft_x.launch.schedulers.facts import RoleFacts
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 GOLDEN = Path(__file__).parents[2] / "unit/launch/golden/slurm"
 COMMAND = ["/bin/python", "-m", "torchft_x", "--", "train.py", "a b", "${app_id}"]

@@ -15,8 +15,7 @@ from torchx import specs
 from torchx.schedulers import kubernetes_scheduler
 
 from torchft_x import env
-from torchft_x.launch.schedulers.facts import RoleFacts
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 
 def answer(*, patched: str = "", **options: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.observe.written import Job
 from torchft_x.__main__ import main
-from torchft_x.launch.clean import examine
+from torchft_x.launch.run_commands import examine
 
 DAY = 86400.0
 
@@ -66,7 +66,7 @@ def test_what_goes_on_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = a_run(tmp_path / "here", 9 * DAY)
-    monkeypatch.setattr("torchft_x.launch.clean.job_processes", lambda run_dir: [7] if run_dir == here else [])
+    monkeypatch.setattr("torchft_x.launch.run_commands.job_processes", lambda run_dir: [7] if run_dir == here else [])
     assert main(["clean", str(tmp_path), "--yes"]) == 0
     assert "stays: it goes on" in capsys.readouterr().out
     assert here.exists()

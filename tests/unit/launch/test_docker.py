@@ -13,8 +13,7 @@ from torchx.specs import AppDef
 from torchft_x import env
 from torchft_x.launch.job.build import ft_app, lighthouse_app
 from torchft_x.launch.schedulers.docker import adjust
-from torchft_x.launch.schedulers.facts import RoleFacts
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 OWN = "/tmp/torchft_x/run"
 

@@ -6,8 +6,7 @@ import pytest
 from torchx import specs
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob
-from torchft_x.launch.job.lighthouse_job import FtLighthouse
+from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
 
 
 def refused(sentence: str):

@@ -11,9 +11,8 @@ import pytest
 from tests.unit.launch.kube import PVC, SHARED, request
 from tests.util import write_secret
 from torchft_x import env
-from torchft_x.launch.schedulers.facts import RoleFacts
 from torchft_x.launch.schedulers.kubernetes import adjust
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 
 def refusal(**options: Any) -> str:

@@ -9,9 +9,8 @@ import pytest
 from torchx import specs
 
 from torchft_x import env
-from torchft_x.launch.devices.assignment import Machine
-from torchft_x.launch.schedulers.facts import RoleFacts
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.process.devices import Machine
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "as nvidia-smi -L lists them")
 
@@ -53,7 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
     """A function that says what this machine has, at first four GPUs."""
 
     def has(found: Machine | None) -> None:
-        monkeypatch.setattr("torchft_x.launch.devices.accelerators.find", lambda: found)
+        monkeypatch.setattr("torchft_x.launch.process.devices.find_accelerators", lambda: found)
 
     has(FOUR)
     return has

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torchft_x.launch.chaos.schedule import LASTING, Planned
-from torchft_x.launch.chaos.targets import Target, Targets
+from torchft_x.launch.chaos.schedule import LASTING, Planned, Target, Targets
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import EventLog, subscribe
 

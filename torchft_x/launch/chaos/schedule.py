@@ -1,4 +1,4 @@
-"""Schedules of faults: kinds, times and victims. Pure: equal seeds and equal living processes give equal faults."""
+"""Faults: kinds, schedules, and the interface to the processes that they strike. Pure: equal seeds and equal living processes give equal faults."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.chaos.targets import Target
 from torchft_x.timing import TIMING
 
 KINDS = {
@@ -24,6 +24,38 @@ KINDS = {
 LASTING = ("stop", "hang")
 """Kinds of faults with a duration."""
 _STOP = (2 * TIMING.silence_stopped, 4 * TIMING.silence_stopped)  # range of a stop's seconds, enough to evict a member
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """Living process of the run."""
+
+    role: str  # worker, supervisor or lighthouse
+    group: str  # group id; '' for the lighthouse
+    rank: int
+    pid: int  # process id on its host; 0 on Kubernetes
+    pod: str = ""  # name of the pod on Kubernetes, else ''
+
+    def __str__(self) -> str:
+        what = f"pod {self.pod}" if self.pod else f"process {self.pid}"
+        where = f" of group {self.group}" if self.group else ""
+        return f"{self.role}{f' {self.rank}' if self.role == 'worker' else ''}{where} ({what})"
+
+
+class Targets(Protocol):
+    """Processes of a run under one scheduler, with the means to strike them."""
+
+    def living(self) -> list[Target]:
+        """Return the living processes; none if the job is over, or never ran here."""
+
+    def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
+        """Cause the fault at once, and return whether it took effect. `seconds` is the length of a hang; None is endless.
+
+        Return False if the process has just ended, no longer belongs to this run, or can't hang now.
+        """
+
+    def resume(self, target: Target) -> None:
+        """End a stop. Do nothing if the process has ended."""
 
 
 @dataclass(frozen=True)

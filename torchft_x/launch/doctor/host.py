@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.devices import assignment
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
+from torchft_x.launch.process import devices
 from torchft_x.observe.processes import orphans
 from torchft_x.units import amount
 
@@ -117,27 +117,27 @@ def shared_memory_finding(folder: Path) -> Finding:
 # --- accelerators ------------------------------------------------------------------------------------------------------
 
 
-def accelerator_finding(machine: assignment.Machine | None, environ: Mapping[str, str]) -> Finding:
-    """Return the finding about the GPUs that a local job with --gpu would get, by the same rules (launch/devices)."""
+def accelerator_finding(machine: devices.Machine | None, environ: Mapping[str, str]) -> Finding:
+    """Return the finding about the GPUs that a local job with --gpu would get, by the same rules."""
     if machine is None:
         return ok("accelerators", "None here: training runs on the CPU.")
     try:
-        devices = assignment.usable(machine, environ)
+        mine = devices.usable(machine, environ)
     except ConfigError as e:
         return warning("accelerators", str(e))
     number = "some" if machine.names is None else str(len(machine.names))
     shown = f"{number} of {machine.vendor} ({machine.source})"
-    if not devices.names:
-        return warning("accelerators", f"{shown}, but {devices.source} hides them; unset it.")
-    named = [n for n in environ.get(devices.variable, "").split(",") if n.strip()]
-    if len(named) > len(devices.names):
+    if not mine.names:
+        return warning("accelerators", f"{shown}, but {mine.source} hides them; unset it.")
+    named = [n for n in environ.get(mine.variable, "").split(",") if n.strip()]
+    if len(named) > len(mine.names):
         return warning(
             "accelerators",
-            f"{shown}, and {devices.source} names {len(named)}, of which {len(devices.names)} can be used: "
+            f"{shown}, and {mine.source} names {len(named)}, of which {len(mine.names)} can be used: "
             "a list ends at the first entry that names no device. Correct it.",
         )
-    given = "--gpu N gives each group N of its own" if len(devices.names) > 1 else "--gpu 1 gives it to one group"
-    return ok("accelerators", f"{shown}; {', '.join(devices.names)} can be used ({given}).")
+    given = "--gpu N gives each group N of its own" if len(mine.names) > 1 else "--gpu 1 gives it to one group"
+    return ok("accelerators", f"{shown}; {', '.join(mine.names)} can be used ({given}).")
 
 
 # --- leftovers ---------------------------------------------------------------------------------------------------------

@@ -16,10 +16,8 @@ from torchx import specs
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
-from torchft_x.launch.job.lighthouse_job import FtLighthouse
-from torchft_x.launch.schedulers.facts import RoleFacts
-from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 
 def to_app(job: FtJob) -> specs.AppDef:

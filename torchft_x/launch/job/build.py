@@ -31,11 +31,10 @@ from torchft_x.launch.job import run_claim
 from torchft_x.launch.job.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.job.app import to_app
 from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_secrets
-from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob
-from torchft_x.launch.job.lighthouse_job import FtLighthouse
+from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
 from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_env, parse_mounts
 from torchft_x.launch.schedulers import excepthook
-from torchft_x.launch.schedulers.facts import Hook
+from torchft_x.launch.schedulers.role import Hook
 from torchft_x.tls import setting_of as tls_setting
 
 AUTO = "auto"  # value of --lighthouse: the job has its own lighthouse

@@ -11,8 +11,7 @@ from torchft_x import env, tls
 from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torchft_x.launch.job.job import FtJob
-    from torchft_x.launch.job.lighthouse_job import FtLighthouse
+    from torchft_x.launch.job.job import FtJob, FtLighthouse
 
 DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/train_diloco.py")
 """Default scripts of the components. They exist only in a clone of the repository."""

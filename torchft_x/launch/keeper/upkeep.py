@@ -1,4 +1,4 @@
-"""Decides when a keeper restarts a process, when it gives up, and when the job is over. Pure: takes values and the time.
+"""Decides on a keeper's processes: restarts, other numbers of groups, the job's end. Pure: takes values and the time.
 
 * A *supervisor* (of a group, a lighthouse, a sidecar) ends with a final exit code of 0, 1 or 2: done, gave up, usage error.
   Any other end means that it was killed, so it is restarted within its role's budget.
@@ -10,9 +10,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from torchft_x.launch.keeper.plan import RolePlan
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job import checks
+from torchft_x.launch.keeper.plan import JobPlan, RolePlan
+from torchft_x.launch.process import devices
 from torchft_x.launch.process.process_tree import signal_name
 from torchft_x.launch.process.restarts import (
     LIGHTHOUSE_RULES,
@@ -138,3 +142,38 @@ def outcome(replicas: list[Replica], last_words: dict[str, str]) -> Outcome | No
         return Outcome("SUCCEEDED", "")
     words = last_words.get(failed.name, "")
     return Outcome("FAILED", f"{failed.name} {failed.last_exit}" + (f": {words}" if words else ""))
+
+
+def check_groups(plan: JobPlan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
+    """Return the role whose number of replicas changes. Raise `ConfigError` if the job can't have so many groups."""
+    role = plan.trainer
+    command = None if role is None or role.template is None else role.template.args
+    checks.check_groups(wanted, least=plan.min_replicas, command=command)
+    assert role is not None
+    done = next((r for r in trainers if r.over and not r.leaving and r.code == 0), None)
+    if done is not None:
+        raise ConfigError(f"the job is about to end: {done.name} has finished.")
+    return role
+
+
+def share_devices(
+    role: RolePlan,
+    count: int,
+    machine: devices.Machine | None,
+    environ: Mapping[str, str],
+    others: list[Mapping[str, str]],
+) -> list[dict[str, str]]:
+    """Return the variables that name the accelerators of each of `count` new replicas.
+
+    `others` are the environments of the existing replicas. Raise `ConfigError` if the machine has no GPU, or too few
+    that are free.
+    """
+    assert role.template is not None
+    if role.gpu <= 0 or any(name in role.template.env for name in devices.ALL_VARIABLES):  # --env names them for all
+        return [{} for _ in range(count)]
+    if machine is None:
+        raise ConfigError("this machine has no GPU any more.")
+    mine = devices.usable(machine, environ)
+    taken = {name for other in others for name in other.get(mine.variable, "").split(",")}
+    parts = devices.share_out(mine, role=role.name, replicas=count, each=role.gpu, taken=taken)
+    return [{mine.variable: part} for part in parts]

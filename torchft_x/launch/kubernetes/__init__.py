@@ -1,7 +1,7 @@
 """Jobs on Kubernetes for the TorchX scheduler `kubernetes_ft` (launch/plugin). The pure rules are in launch/kubernetes/rules.
 
-* `app`: builds a job's objects from a TorchX app. `options`: the scheduler's options.
-* `cluster`: client of the API server. `jobs`: submits, finds, follows and cancels jobs. `scale`: changes the number of groups.
+* `app`: builds a job's objects from a TorchX app.
+* `cluster`: client of the API server. `jobs`: submits, finds, follows and cancels jobs.
 * `remote`: talks to a job's lighthouse through the API server. `pods`: the pods as targets of chaos.
 * `handle`: parses job handles. `commands`: ``torchft_x cancel``, ``scale`` and ``log``.
 """

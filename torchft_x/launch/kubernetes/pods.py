@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
-from torchft_x.launch.chaos.targets import Target
+from torchft_x.launch.chaos.schedule import Target
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import ClusterError
 from torchft_x.launch.kubernetes.remote import Remote

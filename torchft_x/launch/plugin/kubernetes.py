@@ -8,22 +8,85 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, Dict, List  # noqa: UP035  TorchX compares an option's type with these
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
+from torchft_x.errors import ConfigError
 from torchft_x.launch.job.states import ALIVE, RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes import app as apps
-from torchft_x.launch.kubernetes import handle, jobs, options
+from torchft_x.launch.kubernetes import handle, jobs
 from torchft_x.launch.kubernetes.cluster import Cluster
+from torchft_x.launch.kubernetes.rules.parts import PodSettings
 from torchft_x.launch.kubernetes.rules.state import JobState
 from torchft_x.launch.plugin import common
 from torchft_x.launch.schedulers import excepthook
 
 NAME = "kubernetes_ft"
+
+
+def run_opts() -> runopts:
+    opts = runopts()
+    for name, kind, default, words in _OPTIONS:
+        opts.add(name, type_=kind, default=default, help=words)
+    return opts
+
+
+_STRINGS = List[str]  # noqa: UP006
+_PAIRS = Dict[str, str]  # noqa: UP006
+_OPTIONS: list[tuple[str, Any, Any, str]] = [
+    ("namespace", str, None, "of the job; else that of the kubeconfig's context, else default"),
+    ("context", str, None, "of the kubeconfig; else the current one"),
+    ("service_account", str, None, "of the pods; else default, whose token they don't get"),
+    ("user", int, None, "of all processes in the pods; else the image's, which must not be root. 0: root"),
+    ("priority_class", str, None, "of the pods"),
+    ("queue", str, None, "Kueue's local queue, as a label of every Job"),
+    ("pull_secrets", _STRINGS, None, "Secrets with which images are pulled"),
+    ("env_secrets", _STRINGS, None, "Secrets whose keys become variables of every container"),
+    ("node_selector", _PAIRS, None, "labels that a node must have: name:value,name:value"),
+    ("annotations", _PAIRS, None, "of the pods: name:value,name:value"),
+    ("spread", str, "kubernetes.io/hostname", "label of nodes over whose values pods are spread; none: not at all"),
+    ("toleration", int, 5, "seconds that a pod stays on a node which is out of touch"),
+    ("grace", int, 30, "seconds between SIGTERM and SIGKILL"),
+    ("start", int, 600, "seconds until a container that has not begun is started again"),
+    ("ttl", int, 86400, "seconds until a job that is over is removed; -1: it stays"),
+    ("network_policy", bool, True, "only the job's own pods reach its ports"),
+    ("events", bool, False, "events are printed, too, each as a JSON object in a line of its own"),
+    ("gpu_resource", str, "nvidia.com/gpu", "the resource of which --gpu asks so many"),
+    ("overlay", str, None, "a YAML file with fields of a pod's spec, merged into every pod's"),
+]
+
+
+def settings(cfg: Mapping[str, Any]) -> PodSettings:
+    """Return the pods' settings for the options. Raise `ConfigError` for values that Kubernetes would refuse."""
+    given = {f.name: cfg[f.name] for f in fields(PodSettings) if cfg.get(f.name) is not None}
+    given |= {"overlay": _overlay(cfg.get("overlay"))}
+    if given.get("spread") == "none":
+        given["spread"] = ""
+    if given.get("ttl") == -1:
+        given["ttl"] = None
+    return PodSettings(**given)
+
+
+def _overlay(path: Any) -> Mapping[str, Any]:
+    if not path:
+        return {}
+    import yaml  # type: ignore[import-untyped]  # a dependency of TorchX
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        reason = getattr(e, "strerror", None) or str(e).splitlines()[0]
+        raise ConfigError(f"-cfg overlay={path}: it can't be read as YAML ({reason}).") from None
+    if isinstance(found, dict) and "spec" in found and "containers" not in found:
+        found = found["spec"]
+    if not isinstance(found, dict):
+        raise ConfigError(f"-cfg overlay={path}: it holds no fields of a pod's spec, such as `nodeSelector:`.")
+    return found
 
 
 class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
@@ -36,7 +99,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             excepthook.end_quietly()
 
     def _run_opts(self) -> runopts:
-        return options.run_opts()
+        return run_opts()
 
     def _validate(self, app: AppDef, *_: Any) -> None:
         """Accept every app. TorchX's own check refuses roles without resources, which Kubernetes accepts."""
@@ -45,7 +108,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         with common.sentence():
             common.prepare(app)
             gpu = str(cfg.get("gpu_resource") or "nvidia.com/gpu")
-            made = apps.request(app, secrets.token_hex(4), options.settings(cfg), gpu)
+            made = apps.request(app, secrets.token_hex(4), settings(cfg), gpu)
         return AppDryRunInfo(made, as_yaml)
 
     def schedule(self, dryrun_info: Any) -> str:
@@ -134,7 +197,7 @@ def _cfg(info: Any) -> Mapping[str, Any]:
 
 def as_yaml(made: apps.Request) -> str:
     """Return the objects as input for `kubectl apply -f -`, without the token and the owner."""
-    import yaml  # type: ignore[import-untyped]  # a dependency of TorchX
+    import yaml
 
     return "---\n".join(yaml.safe_dump(body, sort_keys=False, width=120) for body in made.objects)
 

@@ -27,7 +27,6 @@ from torchx.schedulers.local_scheduler import (
 from torchx.specs import AppDef, AppState, Role, macros, runopts
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.devices.assignment import ALL_VARIABLES
 from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.index import Index
 from torchft_x.launch.job.states import UnreadableError
@@ -37,7 +36,8 @@ from torchft_x.launch.keeper.plan import REPLICA, JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
 from torchft_x.launch.plugin import common
-from torchft_x.launch.plugin.logs import follow
+from torchft_x.launch.plugin.common import follow
+from torchft_x.launch.process.devices import ALL_VARIABLES
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.timing import TIMING

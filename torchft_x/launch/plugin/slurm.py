@@ -19,7 +19,7 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, macros, runopts
 from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.states import RUNNING
 from torchft_x.launch.plugin import common
-from torchft_x.launch.plugin.logs import follow
+from torchft_x.launch.plugin.common import follow
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.slurm import commands, options, store
 from torchft_x.launch.slurm.build import Request, build

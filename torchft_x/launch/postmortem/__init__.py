@@ -1,7 +1,6 @@
 """Collects evidence of a hang or a death, on the supervisor's host.
 
 * `collector`: watches the workers, and collects without delaying the training and the restarts.
-* `probe_worker`: reads one worker's status and stacks, or the kernel's view of it. `stalls`: decides whether a step takes
-  too long.
+* `probe_worker`: reads one worker's status and stacks, or the kernel's view of it.
 * `dump_folders`: the folders in which the supervisors of a job collect evidence of one event.
 """

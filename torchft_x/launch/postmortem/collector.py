@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.atomic_file import replace_file
-from torchft_x.launch.postmortem import probe_worker, stalls
+from torchft_x.launch.postmortem import probe_worker
 from torchft_x.launch.postmortem.dump_folders import all_folders, is_fresh, open_folder
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target, View
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import error_file
-from torchft_x.launch.process.hangs import HangDetector, Usage
+from torchft_x.launch.process.hangs import HangDetector, Usage, is_stalled, step_limit
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
 from torchft_x.observe.dumps import Frame, parse_stacks, place
@@ -183,10 +183,10 @@ class Collector:
             said = self._read(target)
             if said is None or not probe_worker.goes_on(target):
                 continue  # `stopped` and `died` report such workers; one that starts has no status yet
-            if stalls.is_stalled(said) and self._stalled != (incident.attempt_token, said.get("step")):
+            if is_stalled(said) and self._stalled != (incident.attempt_token, said.get("step")):
                 self._stalled = (incident.attempt_token, said.get("step"))
                 seconds = float(said.get("step_seconds", 0.0))
-                reason = f"no step for {seconds:.0f} s, the limit is {stalls.limit(said):.0f} s"
+                reason = f"no step for {seconds:.0f} s, the limit is {step_limit(said):.0f} s"
                 self._collect(_Event("stalled", f"step-{said.get('step')}", reason, incident))
             self._hear_of_losses(said)
         for replica_id, (due, reason) in list(self._lost.items()):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.stopped import STOPPED
+from torchft_x.launch.process.hangs import STOPPED
 from torchft_x.observe import worker_status
 
 STACKS, RECORDER, HANG = "stacks", "recorder", "hang"

@@ -1,6 +1,6 @@
-"""Detects a hung group, whose processes must be killed. Pure: the observations of the processes are given.
+"""Detects processes that are stopped, stalled or hung. Pure: the observations of the processes are given.
 
-Leaving a late group out of the quorum is cheap and happens early (core/lighthouse/waiting.py). Killing its processes
+A hung group is killed. Leaving a late group out of the quorum is cheap and happens early (core/lighthouse/waiting.py). Killing its processes
 throws away their work, so it happens late and requires all of this evidence for a while:
 
 * no step, though the group neither waits for other groups nor has announced a pause;
@@ -20,6 +20,8 @@ from typing import Any
 
 from torchft_x.timing import TIMING
 
+STOPPED = ("T", "t")
+"""States in /proc/PID/stat: stopped by a signal, stopped by a tracer."""
 POLLS = 1.0
 """Wake-ups per second above which a training thread polls. A hung thread never wakes up, or only every few seconds."""
 BUSY = 0.1
@@ -29,6 +31,44 @@ STARVED = 0.5
 processor. Threads that wake up now and then are seldom ready for so long, however busy the machine is."""
 MOVES = 1 << 20
 """Bytes read and written per second below which a group loads no data."""
+_TIMES = 5.0  # limit as a multiple of the longest step of this attempt
+_OF_TIMEOUT = 0.75  # part of a collective's timeout, after which the stacks and the collectives in flight are gone
+
+
+class StoppedProcesses:
+    """Times for which an attempt's processes have been seen stopped, from periodic observations.
+
+    The observer itself may not have run for a while; such a gap counts for at most `TIMING.stop_gap` seconds.
+    """
+
+    def __init__(self) -> None:
+        self._stopped: dict[int, float] = {}  # rank -> seconds it has been seen stopped
+        self._turns: Mapping[int, int] = {}  # context switches of the stopped ranks at the last observation
+        self._looked: float | None = None  # monotonic time of the last observation, in seconds
+        self._reported: int | None = None  # rank last reported as stopped
+
+    def poll(self, stopped: Mapping[int, int], now: float) -> tuple[int | None, float] | None:
+        """Take an observation of the stopped ranks, and return a report if it has changed.
+
+        `stopped` maps each rank that is stopped at `now` to its count of context switches: a rank whose count has grown
+        since the last observation ran in between. The report is a rank and the seconds for which it has been stopped, or
+        (None, 0.0) once no rank is.
+        """
+        gap = 0.0 if self._looked is None else min(now - self._looked, TIMING.stop_gap)
+        self._looked = now
+        still = {r for r, turns in stopped.items() if self._turns.get(r) == turns}
+        self._stopped = {r: self._stopped[r] + gap if r in still else 0.0 for r in stopped}
+        self._turns = stopped
+        worst = max(self._stopped, key=lambda r: self._stopped[r], default=None)
+        if self._reported in still:
+            return None
+        if worst is not None and self._stopped[worst] >= TIMING.stop_report:
+            self._reported = worst
+            return worst, self._stopped[worst]
+        if self._reported is None:
+            return None
+        self._reported = None
+        return None, 0.0
 
 
 @dataclass(frozen=True)
@@ -134,3 +174,28 @@ def _is_excused(statuses: Sequence[Mapping[str, Any]]) -> bool:
     waits = [s.get("phase") if s.get("waits") else "" for s in statuses]
     others = all(waits) or any(phase not in ("", "asking") for phase in waits)
     return others or any(s.get("paused") or s.get("leaving") for s in statuses)
+
+
+def step_limit(status: Mapping[str, Any]) -> float:
+    """Return the seconds that this worker's step may take, derived from its longest step.
+
+    The collective's timeout limits the result, except that twice the longest step is always allowed. Before the first
+    commit only the timeout counts, because the first step compiles and loads. For a group that trains apart, the inner
+    steps count, during which no timeout runs.
+    """
+    longest = float(status.get("longest_step") or 0.0)
+    if status.get("apart") and status.get("phase") == "idle":
+        return max(TIMING.stall_apart, _TIMES * longest)
+    latest = _OF_TIMEOUT * float(status.get("timeout") or 60.0)
+    if not status.get("commits"):
+        return latest
+    return max(2 * longest, min(max(TIMING.stall_usual, _TIMES * longest), latest))
+
+
+def is_stalled(status: Mapping[str, Any]) -> bool:
+    """Return whether the worker's step exceeds `step_limit`. A worker that waits for a quorum, pauses or has left is not stalled."""
+    if status.get("paused") or status.get("leaving") or status.get("phase") == "asking":
+        return False
+    if not status.get("commits") and status.get("phase") == "idle":
+        return False  # training has not begun
+    return float(status.get("step_seconds") or 0.0) > step_limit(status)

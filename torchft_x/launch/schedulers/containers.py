@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.facts import RoleWithFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 SCRATCH = "/tmp/torchft_x"
 """Mount point of a pod's own volume if the job's run directory isn't mounted. Its root is writable for all users."""
@@ -12,7 +12,7 @@ LOCAL_RUN_DIR = f"{SCRATCH}/run"
 """Path of a container's own run directory, if the submitter's path does not exist in the container."""
 
 
-def check_shared(role: RoleWithFacts, *, shared: bool, where: str) -> None:
+def check_shared(role: FtRole, *, shared: bool, where: str) -> None:
     """Raise `ConfigError` for several lighthouses without a shared run directory. `where`: such as "pods"."""
     if role.ft.own_lighthouse and role.ft.lighthouses > 1 and not shared:
         raise ConfigError(
@@ -21,7 +21,7 @@ def check_shared(role: RoleWithFacts, *, shared: bool, where: str) -> None:
         )
 
 
-def find_token(role: RoleWithFacts, of_others: str | None, *, shared: bool, where: str) -> str | None:
+def find_token(role: FtRole, of_others: str | None, *, shared: bool, where: str) -> str | None:
     """Return the token for the environment of a role's containers, or None if it is in a file, or the run has none.
 
     `of_others` is the token that other containers of the request already have. Raise `ConfigError` if the lighthouse would

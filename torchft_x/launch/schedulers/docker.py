@@ -13,12 +13,12 @@ from torchft_x import env
 from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token
-from torchft_x.launch.schedulers.facts import RoleWithFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 _ROLE_NAME = "torchx.pytorch.org/role-name"
 
 
-def adjust(role: RoleWithFacts, info: Any) -> Any:
+def adjust(role: FtRole, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if its containers could not start, or not find each other."""
     containers = _containers(info)
     own = [c for c in containers if c.kwargs["labels"].get(_ROLE_NAME) == role.name]
@@ -38,7 +38,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
     return info
 
 
-def _give_token(role: RoleWithFacts, own: list[Any], containers: list[Any], shared: bool) -> None:
+def _give_token(role: FtRole, own: list[Any], containers: list[Any], shared: bool) -> None:
     if any(_environment(c).get(name) for c in own for name in (env.TOKEN, env.TOKEN_FILE)):
         return
     of_others = next((t for c in containers if (t := _environment(c).get(env.TOKEN))), None)
@@ -48,7 +48,7 @@ def _give_token(role: RoleWithFacts, own: list[Any], containers: list[Any], shar
             _environment(container)[env.TOKEN] = token
 
 
-def _patch_images(role: RoleWithFacts, own: list[Any], containers: list[Any]) -> None:
+def _patch_images(role: FtRole, own: list[Any], containers: list[Any]) -> None:
     """Give all containers with the role's image the patched one: TorchX sets it only for the first role."""
     patched = own[0].image
     if own[0] is not containers[0] or patched == role.given_image:

@@ -19,7 +19,7 @@ from torchft_x import env
 from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check_shared, find_token
-from torchft_x.launch.schedulers.facts import RoleWithFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 _GRACE = 30  # seconds between SIGTERM and SIGKILL, Kubernetes' default, for a group to save its last step
 _UNREACHABLE = 5  # seconds after which an unreachable node's pods are evicted; Kubernetes' default is 300
@@ -42,7 +42,7 @@ _DECIDES: list[dict[str, Any]] = [
 ]
 
 
-def adjust(role: RoleWithFacts, info: Any) -> Any:
+def adjust(role: FtRole, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if its pods could not start, or not find each other."""
     resource: Any = getattr(getattr(info, "request", None), "resource", None)
     tasks = _tasks(resource)
@@ -67,7 +67,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
 # --- the job ---------------------------------------------------------------------------------------------------------
 
 
-def _adjust_job(role: RoleWithFacts, spec: dict[str, Any], pods: int) -> None:
+def _adjust_job(role: FtRole, spec: dict[str, Any], pods: int) -> None:
     facts = role.ft
     if facts.kind == "trainer":
         spec["minAvailable"] = facts.min_replicas * facts.nodes + (facts.lighthouses if facts.own_lighthouse else 0)
@@ -82,7 +82,7 @@ def _adjust_job(role: RoleWithFacts, spec: dict[str, Any], pods: int) -> None:
             arguments.append("--disable-network-policy")
 
 
-def _adjust_task(role: RoleWithFacts, task: dict[str, Any]) -> None:
+def _adjust_task(role: FtRole, task: dict[str, Any]) -> None:
     own_lighthouse = role.ft.kind == "lighthouse" and role.ft.own_lighthouse
     decide = _DECIDES if role.ft.lighthouses == 1 else _DECIDE_TOGETHER
     task["policies"] = [dict(policy) for policy in decide] if own_lighthouse else []
@@ -97,7 +97,7 @@ def _know_completing() -> None:
         states.setdefault("Completing", states["Terminating"])
 
 
-def _patch_images(role: RoleWithFacts, own: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> None:
+def _patch_images(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> None:
     """Give all tasks with the role's image the patched one: TorchX sets it only for the first role."""
     patched = _container(own[0]).image
     if _label(own[0], _ROLE_INDEX) != "0" or patched == role.given_image:
@@ -109,7 +109,7 @@ def _patch_images(role: RoleWithFacts, own: list[dict[str, Any]], tasks: list[di
                 _set(task, "TORCHX_IMAGE", patched)
 
 
-def _give_token(role: RoleWithFacts, own: list[dict[str, Any]], tasks: list[dict[str, Any]], shared: bool) -> None:
+def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, Any]], shared: bool) -> None:
     """Put the token into the environment of the role's pods if they share no directory. All pods of a request get the same."""
     if any(_value(t, name) for t in own for name in (env.TOKEN, env.TOKEN_FILE)):
         return
@@ -134,7 +134,7 @@ def _warn_of_token(own: list[dict[str, Any]]) -> None:
 # --- a pod -----------------------------------------------------------------------------------------------------------
 
 
-def _check(role: RoleWithFacts, resource: dict[str, Any], task: dict[str, Any]) -> None:
+def _check(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
     if not _container(task).image:
         raise ConfigError("Kubernetes needs a container image with torchft_x in it: name one with --image.")
     name = _pod_name(resource, task)
@@ -145,7 +145,7 @@ def _check(role: RoleWithFacts, resource: dict[str, Any], task: dict[str, Any]) 
         )
 
 
-def _adjust_pod(role: RoleWithFacts, resource: dict[str, Any], task: dict[str, Any]) -> None:
+def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
     spec, facts = task["template"].spec, role.ft
     if facts.kind == "lighthouse":
         # Advertise a name: a pod that replaces this one has another address.

@@ -13,14 +13,14 @@ from typing import Any
 from torchft_x import env
 from torchft_x.arguments import option, set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.devices import accelerators, assignment
-from torchft_x.launch.schedulers.facts import RoleWithFacts
+from torchft_x.launch.process import devices
+from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.net import check_resolvable, parse_address
 
 log = logging.getLogger(__name__)
 
 
-def adjust(role: RoleWithFacts, info: Any) -> Any:
+def adjust(role: FtRole, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if this machine can't run the role."""
     if env.LIGHTHOUSE in role.env:
         check_lighthouse(role.env[env.LIGHTHOUSE])
@@ -31,35 +31,35 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
     return info
 
 
-def _give_gpus(role: RoleWithFacts, info: Any) -> None:
+def _give_gpus(role: FtRole, info: Any) -> None:
     """Assign each replica its own GPUs, unless the user has set the devices by ``--env``."""
     replicas = _replicas(info, role.name)
-    if any(variable in role.env for variable in assignment.ALL_VARIABLES):
+    if any(variable in role.env for variable in devices.ALL_VARIABLES):
         _restore(role, replicas)
         return
-    machine = accelerators.find()
+    machine = devices.find_accelerators()
     if machine is None:
         raise ConfigError(
             f"--gpu {role.resource.gpu}: this machine has no GPU; leave --gpu out to train on the CPU, "
             "or choose another scheduler with -s."
         )
-    devices = assignment.usable(machine, env.everything())
-    parts = assignment.share_out(
-        devices,
+    mine = devices.usable(machine, env.everything())
+    parts = devices.share_out(
+        mine,
         role=role.name,
         replicas=role.num_replicas,
         each=role.resource.gpu,
-        taken=_taken(info, role.name, devices.variable),
+        taken=_taken(info, role.name, mine.variable),
     )
     for replica, part in zip(replicas, parts, strict=False):  # no replicas in a request of another shape
         replica.env.pop(env.CUDA_VISIBLE_DEVICES, None)  # TorchX's assignment
-        replica.env[devices.variable] = part
+        replica.env[mine.variable] = part
     # TorchX may have warned at length that no GPUs are assigned.
     shares = "; ".join(f"{role.name}/{k} has {part}" for k, part in enumerate(parts))
-    log.info("GPUs are shared out by %s, whatever TorchX says about it: %s", devices.variable, shares)
+    log.info("GPUs are shared out by %s, whatever TorchX says about it: %s", mine.variable, shares)
 
 
-def _restore(role: RoleWithFacts, replicas: list[Any]) -> None:
+def _restore(role: FtRole, replicas: list[Any]) -> None:
     """Restore the user's CUDA_VISIBLE_DEVICES, which TorchX's option has overwritten."""
     given = role.env.get(env.CUDA_VISIBLE_DEVICES)
     if given is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from torchft_x import env
 from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.facts import RoleWithFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 _LIGHTHOUSE = "lighthouse-"  # prefix of a lighthouse's key in the request, before its number
 # Arguments: the lighthouse's output files, the length of its command, its command, the trainer's command. The exit code is
@@ -24,7 +24,7 @@ _BESIDE = """out=$1 err=$2 n=$3; shift 3
 trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))"""
 
 
-def adjust(role: RoleWithFacts, info: Any) -> Any:
+def adjust(role: FtRole, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if the job could not run. Slurm is not contacted."""
     request: Any = getattr(info, "request", None)
     replicas = _replicas(request, role)
@@ -48,7 +48,7 @@ def adjust(role: RoleWithFacts, info: Any) -> Any:
     return info
 
 
-def _replicas(request: Any, role: RoleWithFacts) -> list[Any]:
+def _replicas(request: Any, role: FtRole) -> list[Any]:
     """Return this role's components in TorchX's request, or none if its shape is unknown."""
     components = getattr(request, "replicas", None)
     if not isinstance(components, dict):
@@ -58,7 +58,7 @@ def _replicas(request: Any, role: RoleWithFacts) -> list[Any]:
     return [r for r in found if all(isinstance(getattr(r, o, None), dict) for o in options)]
 
 
-def _check(role: RoleWithFacts, replicas: list[Any], job_dir: str | None) -> None:
+def _check(role: FtRole, replicas: list[Any], job_dir: str | None) -> None:
     if role.mounts:
         raise ConfigError("Slurm mounts nothing: leave --mounts out and name paths that the nodes share.")
     if role.image not in ("", job_dir) or any("container-image" in r.srun_opts for r in replicas):

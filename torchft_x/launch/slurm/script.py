@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torchft_x.arguments import option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.unhealthy import UNHEALTHY
+from torchft_x.launch.job.health import UNHEALTHY
 from torchft_x.launch.slurm.rules.queue import comment
 from torchft_x.launch.slurm.store import WATCHER, folder
 

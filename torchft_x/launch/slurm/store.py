@@ -24,8 +24,8 @@ from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.health import unhealthy_nodes
 from torchft_x.launch.job.states import UnreadableError
-from torchft_x.launch.job.unhealthy import unhealthy_nodes
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 
 WATCHER = "watcher.json"

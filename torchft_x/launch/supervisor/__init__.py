@@ -3,6 +3,6 @@
 * `base`: common to all supervisors: start, watch, restart, leave no process behind. Begin reading here.
 * `group`, `lighthouse`, `sidecar`: the three kinds. `lighthouse_role`: the lighthouse as a role of a job.
 * `coordination`: starts a group's attempts, from its one supervisor or from all its nodes together.
-* `config`: a supervisor's settings, and the workers' environment made from them. `locate`: finds the lighthouse.
-  `reports`: the reports to the lighthouse. `requests`: requests to stop, and a person's orders for the group.
+* `config`: a supervisor's settings, and the workers' environment made from them. `locate`: finds the lighthouse and
+  connects to it. `requests`: requests to stop, and a person's orders for the group.
 """

@@ -26,13 +26,11 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.fence import watch_fence
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartPolicy
 from torchft_x.launch.supervisor.config import BaseConfig
 from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
-from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator
-from torchft_x.launch.supervisor.reports import Reports
-from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over
+from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator, Reports
+from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over, watch_fence
 from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec

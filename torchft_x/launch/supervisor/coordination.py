@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from torchft_x import net
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
 from torchft_x.launch.supervisor.config import SupervisorConfig
-from torchft_x.launch.supervisor.reports import Reports
+from torchft_x.launch.supervisor.locate import Reports
 from torchft_x.launch.supervisor.requests import StopRequests
 
 _BACKLOG = 2048  # workers that may connect before the store is up

@@ -16,7 +16,7 @@ from torchft_x import env, log_lines
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
-from torchft_x.launch.job.unhealthy import UNHEALTHY_HOST, report_unhealthy
+from torchft_x.launch.job.health import UNHEALTHY_HOST, failure, report_unhealthy
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
@@ -29,12 +29,10 @@ from torchft_x.launch.supervisor.config import (
     trainer_environment,
 )
 from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, StartedAttempt
-from torchft_x.launch.supervisor.locate import FoundLighthouse
-from torchft_x.launch.supervisor.reports import Reports, connector
+from torchft_x.launch.supervisor.locate import FoundLighthouse, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
-from torchft_x.launch.workers.health import failure
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
 

@@ -1,4 +1,4 @@
-"""Finds the lighthouse of this job: at the given addresses, else by the address file, else at the scheduler's host.
+"""Finds the lighthouse of this job, and connects to it: at the given addresses, else by the address file, else at the scheduler's host.
 
 The address file is exact, but needs a shared directory. One that an earlier run has left names nobody that answers, so the
 search goes on. The scheduler's host needs no directory, but a port that is fixed beforehand. Another job's lighthouse may
@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from torchft_x import env, tls
+from torchft_x import env, net, tls
 from torchft_x.address_files import folder_of_several, read_address
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, check_any_resolvable, parse_addresses
 
+if TYPE_CHECKING:
+    from torchft_x.rpc.supervisor_client import SupervisorClient
+
 _CONNECT_TIMEOUT = 1.0  # seconds for one address
+Reports: TypeAlias = "SupervisorClient"
+"""Client that reports to the lighthouse."""
 
 
 @dataclass(frozen=True)
@@ -155,3 +161,24 @@ class Locator:
 def first_host(text: str) -> str:
     """Return the first host of a list with commas."""
     return text.partition(",")[0].strip()
+
+
+def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -> Callable[[FoundLighthouse], Reports]:
+    """Return a function that imports grpc and makes the client for a group, one node of it, or a sidecar."""
+
+    def connect(found: FoundLighthouse) -> Reports:
+        from torchft_x.rpc.supervisor_client import SupervisorClient
+
+        return SupervisorClient(
+            lighthouse=found.url,
+            group=group,
+            host=socket.gethostname(),
+            boot_id=net.boot_id(),
+            token=found.token,
+            node=node,
+            nodes=nodes,
+            sidecar=sidecar,
+            lighthouse_file=found.address_file,
+        )
+
+    return connect

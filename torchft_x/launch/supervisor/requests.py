@@ -2,6 +2,10 @@
 
 Requests to stop come from signals, from the lighthouse, from the launcher's death, and from the supervisor itself; the first
 counts. A person's orders come through the lighthouse (core/job/orders.py).
+
+A fence file holds the name of the newest of several starts of a supervisor, written by the launcher at that start. A launcher
+that starts a supervisor elsewhere can't always stop the earlier one, which may run on behind a broken network. When the
+network is back, the two would fence each other's attempts in turn, so the earlier one stops by this file.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import contextlib
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +24,7 @@ from torchft_x.launch.process import process_tree
 from torchft_x.timing import TIMING
 
 _LONGEST = 10.0  # seconds; longest sleep, so that the file of ``--alive`` is touched often enough
+FENCE_EACH = 2.0  # seconds between two reads of the fence file
 
 
 @dataclass(frozen=True)
@@ -136,3 +142,27 @@ class TakenOrders:
         """Return the reason for which this attempt must be killed, or '' if there is no such order."""
         asked, sentence = self._kill
         return sentence if asked and asked == attempt_token else ""
+
+
+def superseded(file: Path, mine: str) -> bool:
+    """Return whether the file names a newer start than `mine`. A file that can't be read does not count."""
+    try:
+        text = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(text) and text != mine
+
+
+def watch_fence(file: str, mine: str, then: Callable[[str], object]) -> None:
+    """Call `then(sentence)` once, on a thread of its own, when the start `mine` is superseded.
+
+    The thread of its own is needed because the file system may hang.
+    """
+
+    def poll() -> None:
+        never = threading.Event()
+        while not superseded(Path(file), mine):
+            never.wait(FENCE_EACH)
+        then("it was started again elsewhere, and this is the one before")
+
+    threading.Thread(target=poll, name="fence", daemon=True).start()

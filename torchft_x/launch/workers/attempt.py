@@ -1,7 +1,8 @@
 """One attempt of a group (of its part on this node): its workers and their store, until no process of it is left.
 
 The workers are the supervisor's own children, started cold or forked by the warm parent, with the environment that torchrun
-would give them (torchrun itself isn't used: decision 31). The supervisor watches each by pidfd, so it knows the cause of a
+would give them. torchrun itself isn't used (decision 31): its rendezvous listens on all interfaces and unpickles data from
+any sender. The supervisor watches each by pidfd, so it knows the cause of a
 death within a millisecond, and kills the rest of the group, which shares its fate, at once.
 """
 
@@ -9,18 +10,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.group_store import GroupStore
+from torchft_x.launch.process.environment import Rendezvous, error_file, worker_environment
+from torchft_x.launch.process.group_store import SHIM, GroupStore, loopback
+from torchft_x.launch.process.hangs import STOPPED, StoppedProcesses
 from torchft_x.launch.process.output import Relay
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, exception_in
-from torchft_x.launch.process.stopped import STOPPED, StoppedProcesses
-from torchft_x.launch.workers import cold_start
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
+from torchft_x.net import parse_address
 
 _WORDS = 20  # output lines of the store's process that are quoted if it failed
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit, or its end
@@ -63,14 +67,14 @@ class Attempt:
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = StoppedProcesses()  # workers that are stopped, and for how long
         self._log = spec.folder / "store.log"  # output of the store's process
-        self._store = cold_start.open_store(spec, self._log, self._fork_store)  # None if another node serves it
+        self._store = _open_store(spec, self._log, self._fork_store)  # None if another node serves it
         self._store_fd: int | None = None  # pidfd of the store's process, once that runs
         self._store_code: int | None = None  # exit code or -signal of that process
-        meet = cold_start.rendezvous(spec, self._store)
+        meet = _rendezvous(spec, self._store)
         called = self._store if spec.workers * spec.nodes > 1 else None  # several ranks need it at once
         forked = "there is no warm parent" if warm is None or meet is None else warm.fork(spec, meet, called)
         self.cold = forked if isinstance(forked, str) else None  # reason for a cold start; None: forked
-        pids = cold_start.start_workers(spec, meet) if isinstance(forked, str) else forked
+        pids = _start_workers(spec, meet) if isinstance(forked, str) else forked
         self._workers = {rank: _Worker(pid) for rank, pid in enumerate(pids)}
         if called is not None:
             called.start()
@@ -241,3 +245,48 @@ def _holds(files: list[Path], whence: int, event: bytes) -> bool:
             if event in f.read(_EVENTS_READ):
                 return True
     return False
+
+
+def _open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int | None]) -> GroupStore | None:
+    """Return the group's store if this node serves it, else None. A program that is no worker has none.
+
+    `fork` is passed to `GroupStore`.
+    """
+    listener = spec.listener
+    if listener is None and spec.nodes == 1 and not spec.program:
+        listener = loopback()
+    return None if listener is None else GroupStore(listener, spec.env, log, fork)
+
+
+def _rendezvous(spec: AttemptSpec, store: GroupStore | None) -> Rendezvous | None:
+    """Return the rendezvous of this node's workers, or None for a program. Make the folders for the workers' error files."""
+    if spec.program:
+        return None
+    assert spec.meeting or store is not None, "a group on one node has a store of its own"
+    at = parse_address(spec.meeting) if store is None or spec.meeting else store.address
+    for rank in range(spec.workers):
+        error_file(spec.folder, rank).parent.mkdir(parents=True)
+    return Rendezvous(
+        name=spec.name,
+        host=at.host,
+        port=at.port,
+        workers=spec.workers,
+        folder=str(spec.folder),
+        node=spec.node,
+        nodes=spec.nodes,
+    )
+
+
+def _start_workers(spec: AttemptSpec, meet: Rendezvous | None) -> list[int]:
+    """Start the workers of this node, and return their pids by local rank."""
+    if meet is None:
+        return [_start(spec, 0, spec.env)]
+    return [_start(spec, rank, worker_environment(spec.env, meet, rank)) for rank in range(spec.workers)]
+
+
+def _start(spec: AttemptSpec, rank: int, environ: dict[str, str]) -> int:
+    kind = "program" if spec.program else "worker"
+    shim = [sys.executable, "-S", SHIM, kind, str(os.getpid()), str(rank), str(spec.folder)]  # -S: skip site-packages
+    process = subprocess.Popen([*shim, *spec.command], env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    process.returncode = 0  # collected by the supervisor (process_tree.reap), not by Popen
+    return process.pid

@@ -18,8 +18,7 @@ from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.local import LocalRun
 from torchft_x.launch.chaos.runner import Chaos, ChaosEnded
-from torchft_x.launch.chaos.schedule import Planned, listed
-from torchft_x.launch.chaos.targets import Target
+from torchft_x.launch.chaos.schedule import Planned, Target, listed
 from torchft_x.observe.events import read_events
 
 Start = Callable[..., subprocess.Popen[bytes]]

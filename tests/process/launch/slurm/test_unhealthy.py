@@ -11,7 +11,7 @@ from tests.process.launch.slurm.test_lost_answers import SBATCH, SCRIPT, Cluster
 from tests.unit.launch.slurm.made import directives, spec
 from torchft_x.__main__ import main
 from torchft_x.launch.job.build import ft_app
-from torchft_x.launch.job.unhealthy import report_unhealthy
+from torchft_x.launch.job.health import report_unhealthy
 from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.build import build

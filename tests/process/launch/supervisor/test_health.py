@@ -13,8 +13,8 @@ import pytest
 
 from tests.process.launch.driven import SLEEPER, Driven, drive
 from tests.util import wait_for
-from torchft_x.launch.job.unhealthy import UNHEALTHY_HOST, unhealthy_nodes
-from torchft_x.launch.workers import health
+from torchft_x.launch.job import health
+from torchft_x.launch.job.health import UNHEALTHY_HOST, unhealthy_nodes
 from torchft_x.observe.events import read_events
 from torchft_x.timing import TIMING
 

@@ -9,8 +9,7 @@ import pytest
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.runner import describe
-from torchft_x.launch.chaos.schedule import listed, poisson
-from torchft_x.launch.chaos.targets import Target
+from torchft_x.launch.chaos.schedule import Target, listed, poisson
 from torchft_x.timing import TIMING
 
 LIVING = [

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch.doctor.findings import check
-from torchft_x.launch.devices.assignment import Machine
 from torchft_x.launch.doctor import host
 from torchft_x.launch.doctor.host import (
     accelerator_finding,
@@ -19,6 +18,7 @@ from torchft_x.launch.doctor.host import (
     shared_memory_finding,
 )
 from torchft_x.launch.doctor.runner import Case
+from torchft_x.launch.process.devices import Machine
 from torchft_x.observe.processes import Orphan
 
 

@@ -11,8 +11,7 @@ from torchx.specs import macros
 
 from tests.golden import Golden
 from torchft_x.launch.job.app import lighthouse_app, to_app
-from torchft_x.launch.job.job import ExtraRole, FtJob
-from torchft_x.launch.job.lighthouse_job import FtLighthouse
+from torchft_x.launch.job.job import ExtraRole, FtJob, FtLighthouse
 from torchft_x.launch.job.parse import parse_mounts
 
 GOLDEN = Path(__file__).parents[1] / "golden/app"
@@ -98,7 +97,7 @@ def test_a_hook_is_called_once_and_last(monkeypatch: pytest.MonkeyPatch) -> None
         calls.append(scheduler)  # it returns nothing: the request stays as it is
 
     monkeypatch.setattr(
-        "torchft_x.launch.schedulers.role.adjust", lambda role, scheduler, info: calls.append(role.name) or info
+        "torchft_x.launch.schedulers.adjust", lambda role, scheduler, info: calls.append(role.name) or info
     )
     app = to_app(FtJob(script="t.py", run_dir="/r", extra_roles=(ExtraRole("e", "x"),), hooks=(hook,)))
     request = object()

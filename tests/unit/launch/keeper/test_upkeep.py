@@ -6,11 +6,15 @@ import signal
 
 import pytest
 
-from torchft_x.launch.keeper.plan import Process, RolePlan
+from torchft_x.errors import ConfigError
+from torchft_x.launch.keeper import upkeep
+from torchft_x.launch.keeper.plan import JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, NotRestarted, Outcome, Replica, RestartAt, outcome
+from torchft_x.launch.process.devices import Machine
 
 KILLED = -signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
+FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "made up")
 
 
 def role(kind: str, *, replicas: int = 2, nodes: int = 1, max_restarts: int = 10) -> RolePlan:
@@ -134,3 +138,51 @@ def test_of_other_programs_all_must_end_well() -> None:
     assert outcome([ended("", 0), running("", 1)], {}) is None
     assert outcome([ended("", 0), ended("", 0, 1)], {}) == Outcome("SUCCEEDED", "")
     assert outcome([ended("", 0), ended("", KILLED, 1)], {}) == Outcome("FAILED", "program 1 killed by SIGKILL")
+
+
+def trainer(gpu: int = 0, workers: str = "1", **environ: str) -> RolePlan:
+    template = Process(args=("python", "supervise", "--workers", workers, "--", "x.py"), env=environ)
+    return RolePlan(name="trainer", replicas=(template,) * 2, kind="trainer", gpu=gpu, template=template)
+
+
+def plan(*roles: RolePlan, min_replicas: int = 1) -> JobPlan:
+    return JobPlan(app_id="a", session="s", run_dir="/r", log_dir="/r/l", roles=roles, min_replicas=min_replicas)
+
+
+def test_more_and_fewer() -> None:
+    role = trainer()
+    for wanted in (1, 2, 7):
+        assert upkeep.check_groups(plan(role), wanted, []) is role
+
+
+@pytest.mark.parametrize("wanted", [-1, 0, 1, 5000])
+def test_a_number_that_cant_be(wanted: int) -> None:
+    with pytest.raises(ConfigError, match=rf"--replicas is {wanted}; it must lie between 2 "):
+        upkeep.check_groups(plan(trainer(), min_replicas=2), wanted, [])
+
+
+def test_jobs_whose_number_cant_change() -> None:
+    with pytest.raises(ConfigError, match="no replica groups"):
+        upkeep.check_groups(plan(), 2, [])
+    with pytest.raises(ConfigError, match="differ in size"):
+        upkeep.check_groups(plan(trainer(workers="1,2")), 3, [])
+    done = Replica(trainer(), 1)
+    done.ended(0, 1.0)
+    with pytest.raises(ConfigError, match="about to end: group 1 has finished"):
+        upkeep.check_groups(plan(trainer()), 3, [done])
+
+
+def test_new_groups_get_devices_that_nobody_has() -> None:
+    others = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}, {}]
+    shares = upkeep.share_devices(trainer(gpu=1), 2, FOUR, {}, others)
+    assert shares == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "3"}]
+    with pytest.raises(ConfigError, match="needs 3, but there are 4"):
+        upkeep.share_devices(trainer(gpu=1), 3, FOUR, {}, others)
+
+
+def test_devices_that_the_user_has_named_are_everybodys() -> None:
+    role = trainer(gpu=1, CUDA_VISIBLE_DEVICES="0,1")
+    assert upkeep.share_devices(role, 2, None, {}, []) == [{}, {}]
+    assert upkeep.share_devices(trainer(), 1, None, {}, []) == [{}]
+    with pytest.raises(ConfigError, match="no GPU any more"):
+        upkeep.share_devices(trainer(gpu=1), 1, None, {}, [])

@@ -18,11 +18,11 @@ from tests.unit.launch.kubernetes.restricted import violations
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
-from torchft_x.launch.kubernetes import options
 from torchft_x.launch.kubernetes.app import Request, request, with_token
 from torchft_x.launch.kubernetes.cluster import refusal
 from torchft_x.launch.kubernetes.rules.objects import owned
 from torchft_x.launch.kubernetes.rules.parts import PodSettings
+from torchft_x.launch.plugin import kubernetes as options
 from torchft_x.launch.plugin.kubernetes import as_yaml
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples/kubernetes"

@@ -17,7 +17,7 @@ from tests.unit.observe.written import Log, killed
 from torchft_x import env
 from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
-from torchft_x.launch.kubernetes import jobs, scale
+from torchft_x.launch.kubernetes import commands, jobs
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.pods import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
@@ -34,7 +34,7 @@ PAGE = "/api/v1/namespaces/team/services/a-1-lighthouse:page/proxy"
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(env.KUBECONFIG, str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr(scale, "_LOOK", 0.0)
+    monkeypatch.setattr(commands, "_LOOK", 0.0)
     return tmp_path / "kubeconfig"
 
 
@@ -245,7 +245,7 @@ def test_a_group_is_made_when_the_lighthouse_knows_it_and_not_before(kubeconfig:
     with answering(
         lambda asked: (200, {"wanted": known.pop(0)}) if "/proxy/" in asked.path else others(asked), kubeconfig
     ) as asked:
-        made = scale.resize(Cluster(), "a-1", 3)
+        made = commands.resize_job(Cluster(), "a-1", 3)
     assert (made.before, made.groups) == (2, ("0", "1", "2"))
     changes = [(a.method, a.path.rpartition("/")[2]) for a in asked if a.method != "GET"]
     assert changes == [("PATCH", "a-1"), ("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("POST", "jobs")]
@@ -259,12 +259,12 @@ def test_a_group_is_made_when_the_lighthouse_knows_it_and_not_before(kubeconfig:
 def test_a_lighthouse_that_does_not_hear_of_it_changes_nothing(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scale, "_HEARD", 0.1)
+    monkeypatch.setattr(commands, "_HEARD", 0.1)
     with (
         answering(_cluster(_jobs(3), [], (200, {"wanted": ["0", "1", "2"]})), kubeconfig) as asked,
         pytest.raises(ClusterError, match=r"it has the groups .* nothing was made or deleted"),
     ):
-        scale.resize(Cluster(), "a-1", 2)
+        commands.resize_job(Cluster(), "a-1", 2)
     assert {a.method for a in asked} == {"GET", "PATCH"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.launch.process.hangs import BUSY, MOVES, STARVED, HangDetector, Usage
+from torchft_x.launch.process.hangs import BUSY, MOVES, STARVED, HangDetector, StoppedProcesses, Usage, is_stalled
 from torchft_x.timing import TIMING
 
 
@@ -129,3 +129,84 @@ def test_stacks_that_can_not_be_had_are_alike() -> None:
     watch = Watch()
     watch.stack = ""
     assert watch.after(60.0) is not None
+
+
+def looks(
+    halts: StoppedProcesses, stopped: set[int], since: float, until: float, turns: int = 0
+) -> list[tuple[int | None, float]]:
+    """Ten looks in the time after which a stop is reported, in which `since` and `until` are counted; the news."""
+    count = round((until - since) * 10)
+    reported = [
+        halts.poll(dict.fromkeys(stopped, turns), TIMING.stop_report * (since + i / 10)) for i in range(count + 1)
+    ]
+    return [x for x in reported if x is not None]
+
+
+def test_a_stop_is_told_once_and_its_end_too() -> None:
+    halts = StoppedProcesses()
+    ((rank, seconds),) = looks(halts, {1}, 0.0, 5.0)
+    assert rank == 1
+    assert seconds == pytest.approx(TIMING.stop_report, rel=0.11)
+    assert looks(halts, set(), 5.1, 6.0) == [(None, 0.0)]
+
+
+def test_each_stop_counts_from_its_own_begin() -> None:
+    halts = StoppedProcesses()
+    for begin in (0.0, 2.0, 4.0):
+        assert looks(halts, {0}, begin, begin + 0.9) == []
+        assert looks(halts, set(), begin + 1.0, begin + 1.9) == []
+
+
+def test_a_worker_that_went_on_between_two_looks_is_stopped_anew() -> None:
+    """The supervisor looks ten times a second. A process that goes on for 50 ms between two stops was taken for one
+    that is stopped all the time."""
+    halts = StoppedProcesses()
+    assert looks(halts, {0}, 0.0, 0.7, turns=5) == []
+    assert looks(halts, {0}, 0.8, 1.5, turns=9) == []
+    assert [rank for rank, _ in looks(halts, {0}, 1.6, 2.5, turns=9)] == [0]
+    assert looks(halts, {0}, 2.6, 3.0, turns=12) == [(None, 0.0)]
+
+
+def test_another_one_is_told_when_the_first_goes_on() -> None:
+    halts = StoppedProcesses()
+    assert [rank for rank, _ in looks(halts, {0, 1}, 0.0, 2.0)] == [0]
+    assert [rank for rank, _ in looks(halts, {1}, 2.1, 3.0)] == [1]
+
+
+def test_a_supervisor_that_was_stopped_with_its_workers_blames_none() -> None:
+    halts = StoppedProcesses()
+    assert looks(halts, {0}, 0.0, 0.1) == []
+    assert looks(halts, {0}, 60.0, 60.2) == []  # the gap counts as a short one
+    assert looks(halts, set(), 60.3, 61.0) == []
+
+
+def of_worker(**fields: Any) -> dict[str, Any]:
+    """Return a worker's status. Its times are counted in tenths of the shortest stall: seconds at scale 1."""
+    usual = {"phase": "running", "commits": 9, "longest_step": 0.1, "timeout": 60.0, "step_seconds": 11.0}
+    return {k: v * TIMING.stall_usual / 10 if isinstance(v, float) else v for k, v in (usual | fields).items()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "stalled"),
+    [
+        ({}, True),
+        ({"step_seconds": 9.0}, False),
+        ({"longest_step": 4.0}, False),  # five times that
+        ({"longest_step": 4.0, "step_seconds": 21.0}, True),
+        ({"timeout": 8.0, "step_seconds": 7.0}, True),  # before the collective is given up
+        ({"timeout": 8.0, "step_seconds": 7.0, "longest_step": 5.0}, False),  # such steps are usual here
+        ({"phase": "asking"}, False),  # it waits for others
+        ({"phase": "idle"}, True),  # it does not begin the next one
+        ({"paused": True}, False),
+        ({"phase": "idle", "leaving": True}, False),  # it has left, and does something else
+        ({"commits": 0}, False),  # a first step compiles
+        ({"commits": 0, "step_seconds": 46.0}, True),
+        ({"commits": 0, "step_seconds": 46.0, "phase": "idle"}, False),
+        ({"apart": True, "phase": "idle", "timeout": 10.0, "step_seconds": 20.0}, False),  # it makes inner steps
+        ({"apart": True, "phase": "idle", "timeout": 10.0, "step_seconds": 61.0}, True),
+        ({"apart": True, "phase": "idle", "longest_step": 15.0, "step_seconds": 61.0}, False),
+        ({"apart": True, "timeout": 10.0, "step_seconds": 8.0}, True),  # in an exchange
+    ],
+)
+def test_steps_of_its_own_are_the_measure(fields: dict[str, Any], stalled: bool) -> None:
+    assert is_stalled(of_worker(**fields)) is stalled

@@ -15,8 +15,7 @@ from tests.unit.rpc.support import Asking, group
 from tests.util import wait_for
 from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.launch.status import lines
-from torchft_x.launch.status.commands import order, status
-from torchft_x.launch.status.last_known import last_known
+from torchft_x.launch.status.commands import last_known, order, status
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 
 

@@ -4,5 +4,4 @@
 * `pod`: one replica's pod. `objects`: all objects of a job.
 * `state`: states of the parts and of the job, from Jobs and pods.
 * `scale`: changes the number of groups of a running job.
-* `merge`: a pod's overlay, merged as Kubernetes' strategic merge patch does it.
 """

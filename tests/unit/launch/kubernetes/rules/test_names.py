@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes.rules import names
-from torchft_x.launch.kubernetes.rules.merge import merge
+from torchft_x.launch.kubernetes.rules.pod import merge
 
 ROLES = {"lighthouse": 1, "trainer": 100}
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.launch.plugin import logs
-from torchft_x.launch.plugin.logs import follow
+from torchft_x.launch.plugin import common
+from torchft_x.launch.plugin.common import follow
 from torchft_x.launch.process.output import LogFile
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_LOOK", 0.0)
+    monkeypatch.setattr(common, "_LOOK", 0.0)
 
 
 def test_a_file_that_never_comes(tmp_path: Path) -> None:

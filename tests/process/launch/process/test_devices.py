@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.launch.devices.accelerators import find
+from torchft_x.launch.process.devices import find_accelerators
 
 PLAIN = """\
 GPU 0: NVIDIA H200 (UUID: GPU-0aaaaaaa-1111-2222-3333-444444444444)
@@ -20,7 +20,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr("torchft_x.launch.devices.accelerators._WSL_TOOLS", str(folder))
+    monkeypatch.setattr("torchft_x.launch.process.devices._WSL_TOOLS", str(folder))
 
     def make(text: str, code: int = 0) -> None:
         path = folder / "nvidia-smi"
@@ -36,15 +36,15 @@ def test_device_files_when_the_tool_fails(tool, tmp_path: Path) -> None:
         (tmp_path / "dev" / name).touch()
     for broken in (("couldn't communicate with the driver", 9), ("No devices found", 6)):
         tool(*broken)
-        assert find(tmp_path).names == ("0", "1")  # CUDA counts what it sees in the container
+        assert find_accelerators(tmp_path).names == ("0", "1")  # CUDA counts what it sees in the container
 
 
 def test_wsl(tool, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/dxg").touch()
-    machine = find(tmp_path)
+    machine = find_accelerators(tmp_path)
     assert (machine.vendor, machine.names) == ("NVIDIA", None)
     tool(PLAIN)
-    machine = find(tmp_path)
+    machine = find_accelerators(tmp_path)
     assert (machine.vendor, machine.names) == ("NVIDIA", ("0", "1"))
     assert machine.source == "as nvidia-smi -L lists them"

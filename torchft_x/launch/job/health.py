@@ -1,10 +1,12 @@
-"""Run the user's command that decides whether this host may run a group (`--health` of the components).
+"""The user's command that decides whether a host may run a group (`--health`), and the nodes on which it has failed.
 
-The group's supervisor runs it before each attempt. A host on which it fails is not used again.
+The group's supervisor runs it before each attempt, and records a failure in a folder that nodes share, a file for each node.
+Its lines are the name of a part's start and the reason. slurm_ft excludes these nodes from all later submissions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -19,6 +21,10 @@ from torchft_x.timing import TIMING
 _TICK = 0.1  # seconds between two polls of the command
 _TAIL = 4096  # bytes at the end of the output from which lines are quoted
 _LINES, _QUOTED = 3, 400  # most lines and characters that are quoted
+UNHEALTHY = "unhealthy"
+"""Name of the folder, beside the parts' fence files."""
+UNHEALTHY_HOST = 75
+"""Exit code of a supervisor whose group is to be started on another node (EX_TEMPFAIL)."""
 
 
 def failure(
@@ -66,3 +72,19 @@ def _last_lines(path: Path) -> str:
         f.seek(max(0, os.fstat(f.fileno()).st_size - _TAIL))
         lines = [line.strip() for line in f.read().decode("utf-8", "replace").splitlines()]
     return "; ".join([line for line in lines if line][-_LINES:])[-_QUOTED:].rstrip(".")
+
+
+def report_unhealthy(folder: Path, node: str, start: str, sentence: str) -> None:
+    """Record that the job must not use a node, as the start of a part with this name has found. Raise `OSError`."""
+    (folder / UNHEALTHY).mkdir(exist_ok=True)
+    with (folder / UNHEALTHY / node).open("a", encoding="utf-8") as f:
+        f.write(f"{start} {sentence}\n")
+
+
+def unhealthy_nodes(folder: Path) -> dict[str, str]:
+    """Return the nodes that the job must not use, each with the first reason (a clause)."""
+    found = {}
+    for path in sorted((folder / UNHEALTHY).glob("*")):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.read_text("utf-8", "replace").partition("\n")[0].partition(" ")[2]
+    return found

@@ -1,1 +1,0 @@
-"""Finds this machine's accelerators (`accelerators`), and assigns them to replica groups (`assignment`)."""
