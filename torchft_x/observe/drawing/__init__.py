@@ -1,11 +1,10 @@
 """A run for people: a summary in a terminal, one HTML file that needs no network, or JSON.
 
-* `figures`: the figures of a run, alone or compared with another one.
-* `text`: the terminal's summary. `page`: the data of the HTML file, which `observe.template` makes.
+* `figures`: the figures of a run, alone or compared with another one, for a terminal and as JSON.
+* `page`: the data of the HTML file, which `observe.template` makes.
 """
 
-from torchft_x.observe.drawing.figures import as_json
+from torchft_x.observe.drawing.figures import as_json, summary
 from torchft_x.observe.drawing.page import page
-from torchft_x.observe.drawing.text import summary
 
 __all__ = ["as_json", "page", "summary"]

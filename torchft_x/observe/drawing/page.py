@@ -9,8 +9,19 @@ from typing import Any
 from torchft_x._version import __version__
 from torchft_x.observe import template
 from torchft_x.observe.console import plural
-from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, samples, slow, state, usual, words
-from torchft_x.observe.drawing.text import what
+from torchft_x.observe.drawing.figures import (
+    FIGURES,
+    doubts,
+    kinds,
+    lost,
+    ratio,
+    samples,
+    slow,
+    state,
+    usual,
+    what,
+    words,
+)
 from torchft_x.observe.run.values import Loss, Run, Span
 from torchft_x.units import amount, clock, seconds
 

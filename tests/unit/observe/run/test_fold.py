@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.observe.written import BOOT, Job, Log, killed
+from torchft_x.observe.drawing.figures import summary
 from torchft_x.observe.drawing.page import page
-from torchft_x.observe.drawing.text import summary
 from torchft_x.observe.run import read_run
 from torchft_x.observe.run.values import Loss, Run, Samples, Slow
 
