@@ -187,8 +187,7 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 def lighthouse(argv: list[str]) -> int:
     """Run ``torchft_x lighthouse`` and return the exit code. With ``--run_dir``, its address and token are written there."""
     from torchft_x.launch.job.run_claim import RunClaim, pause
-    from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
-    from torchft_x.launch.supervisor.lighthouse_role import complete
+    from torchft_x.launch.supervisor.lighthouse import complete, keep_lighthouse
 
     parser = Parser(prog="torchft_x lighthouse", add_help=False, allow_abbrev=False)
     add_launcher_options(parser)

@@ -157,7 +157,7 @@ def chaos(argv: list[str]) -> int:
             else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
         )
         if run_dir is None:
-            from torchft_x.launch.kubernetes.pods import check
+            from torchft_x.launch.kubernetes.remote import check
 
             check([planned.kind for planned in schedule.listed(args.at, 0)] if args.at else args.kinds.split(","))
         targets = run.living()
@@ -192,8 +192,7 @@ def chaos(argv: list[str]) -> int:
 def _targets(word: str | None) -> tuple[Targets, Path | None, str, Callable[[Event], None] | None]:
     """Return a run's `Targets`, its directory if local, name, and fault recorder if remote. Raise `ConfigError`."""
     if word is not None and is_handle(word):
-        from torchft_x.launch.kubernetes.pods import Pods
-        from torchft_x.launch.kubernetes.remote import Remote
+        from torchft_x.launch.kubernetes.remote import Pods, Remote
 
         remote = Remote(word, env.read_token())
         return Pods(remote), None, harmless(word), _keeper(remote)

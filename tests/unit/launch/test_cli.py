@@ -13,7 +13,7 @@ from torchft_x.__main__ import main
 from torchft_x._version import __version__
 from torchft_x.errors import ConfigError
 from torchft_x.launch.supervisor.config import SupervisorConfig
-from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
+from torchft_x.launch.supervisor.lighthouse import complete, make_token
 
 
 @pytest.mark.parametrize(

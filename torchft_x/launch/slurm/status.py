@@ -18,9 +18,9 @@ from torchft_x.launch.job.states import ALIVE, FAILED, OVER, PENDING, RUNNING, U
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
-from torchft_x.launch.slurm.rules.memory import from_json
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
+from torchft_x.launch.slurm.rules.values import from_json
 
 _FRESH = 1.0  # seconds for which an answer of Slurm's is reused
 

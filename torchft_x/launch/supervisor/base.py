@@ -32,8 +32,7 @@ from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator, Reports
 from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over, watch_fence
 from torchft_x.launch.workers import attempts_file
-from torchft_x.launch.workers.attempt import Attempt
-from torchft_x.launch.workers.attempt_spec import AttemptSpec
+from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING

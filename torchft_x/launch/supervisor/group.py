@@ -31,8 +31,7 @@ from torchft_x.launch.supervisor.config import (
 from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
-from torchft_x.launch.workers.attempt import Attempt
-from torchft_x.launch.workers.attempt_spec import AttemptSpec
+from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
 

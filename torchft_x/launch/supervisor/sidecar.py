@@ -20,7 +20,7 @@ from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, attempt_environment
 from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import Reports, connector
-from torchft_x.launch.workers.attempt_spec import AttemptSpec
+from torchft_x.launch.workers.attempt import AttemptSpec
 from torchft_x.timing import TIMING
 
 

@@ -1,6 +1,6 @@
 """One attempt of a group's workers, started cold or forked from a warm parent.
 
-* `attempt`: an attempt: its workers, started cold or forked, and their store, until no process is left. `attempt_spec`: what it starts with.
+* `attempt`: an attempt: its workers, started cold or forked, and their store, until no process is left.
 * `warm_client`: asks the warm parent for processes. `warm_server`: the warm parent, which
   has imported a worker's modules and forks workers. `warm_worker`: turns a forked process into a worker.
 * `warm_rules`: decides when an attempt may be forked, and which modules are imported before. `attempts_file`: a

@@ -2,19 +2,22 @@
 
 The workers are the supervisor's own children, started cold or forked by the warm parent, with the environment that torchrun
 would give them. torchrun itself isn't used (decision 31): its rendezvous listens on all interfaces and unpickles data from
-any sender. The supervisor watches each by pidfd, so it knows the cause of a
-death within a millisecond, and kills the rest of the group, which shares its fate, at once.
+any sender. The supervisor watches each by pidfd, so it knows the cause of a death within a millisecond, and kills the rest of
+the group, which shares its fate, at once.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import Rendezvous, error_file, worker_environment
@@ -22,13 +25,54 @@ from torchft_x.launch.process.group_store import SHIM, GroupStore, loopback
 from torchft_x.launch.process.hangs import STOPPED, StoppedProcesses
 from torchft_x.launch.process.output import Relay
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, exception_in
-from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.net import parse_address
 
 _WORDS = 20  # output lines of the store's process that are quoted if it failed
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit, or its end
 _COMMITTED, _FINISHED = b'"event":"commit"', b'"finished":true'
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptSpec:
+    """Command, environment and node of an attempt to be started."""
+
+    command: tuple[str, ...]
+    """Script and arguments."""
+    workers: int
+    """Processes on this node."""
+    env: dict[str, str] = field(repr=False)
+    """Complete environment of the trainer."""
+    folder: Path
+    """Private, empty folder on a local disk, for pipes and error files."""
+    run_dir: Path | None
+    """Directory for logs. Its event files tell whether a step was committed."""
+    name: str
+    """Prefix of the log files, e.g. ``group-1-attempt-0``; the same on all nodes."""
+    node: int = 0
+    nodes: int = 1
+    meeting: str = ""
+    """host:port of the workers' store (MASTER_ADDR, MASTER_PORT), for a group over several nodes only."""
+    listener: socket.socket | None = None
+    """Listening socket of that store, on node 0 of several nodes only."""
+    program: bool = False
+    """Whether the command is any program, not a Python script. It is one process, without a rendezvous."""
+    labels: Mapping[str, Any] | None = None
+    """Labels of each output line, if lines are wanted as JSON."""
+
+    def who(self, rank: int) -> str:
+        """Return the name, for people, of the worker with that local rank."""
+        return "the program" if self.program else f"worker {self.first_rank + rank}"
+
+    @property
+    def file_name(self) -> str:
+        """`name`, made different on each node, because nodes may share the directory."""
+        return self.name if self.nodes == 1 else f"{self.name}-node-{self.node}"
+
+    @property
+    def first_rank(self) -> int:
+        """Group rank of this node's first worker."""
+        return self.node * self.workers
 
 
 class _Worker:

@@ -27,7 +27,7 @@ from torchft_x.launch.workers import warm_rules
 if TYPE_CHECKING:
     from torchft_x.launch.process.environment import Rendezvous
     from torchft_x.launch.process.group_store import GroupStore
-    from torchft_x.launch.workers.attempt_spec import AttemptSpec
+    from torchft_x.launch.workers.attempt import AttemptSpec
 
 _PARENT = str(Path(__file__).with_name("warm_server.py"))
 _REPLY = 10.0  # seconds that a fork may take; some hundredths are usual, and a cold start costs more on any machine

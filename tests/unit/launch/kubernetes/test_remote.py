@@ -19,8 +19,7 @@ from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.kubernetes import commands, jobs
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
-from torchft_x.launch.kubernetes.pods import Pods, check
-from torchft_x.launch.kubernetes.remote import Remote
+from torchft_x.launch.kubernetes.remote import Pods, Remote, check
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.run_commands import chaos
 from torchft_x.launch.status.commands import order, status

@@ -12,9 +12,9 @@ from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
-from torchft_x.launch.slurm.rules.actions import ReportLost
 from torchft_x.launch.slurm.rules.manifest import Manifest, Part
 from torchft_x.launch.slurm.rules.restart import JobRestarts
+from torchft_x.launch.slurm.rules.values import ReportLost
 from torchft_x.launch.slurm.script import excluded, render, submission
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch import watcher

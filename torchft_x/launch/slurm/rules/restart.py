@@ -19,21 +19,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchft_x.launch.job.states import ALIVE
-from torchft_x.launch.slurm.rules.actions import (
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.launch.slurm.rules.queue import Row
+from torchft_x.launch.slurm.rules.state import UNREPORTED, ending, part_status
+from torchft_x.launch.slurm.rules.values import (
     Action,
     Cancel,
     LiftExclusions,
     LighthouseStatus,
+    PartMemory,
     RecordSubmission,
     ReportLost,
     Reschedule,
     Resubmit,
     SkipBeginTime,
+    from_json,
 )
-from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
-from torchft_x.launch.slurm.rules.memory import PartMemory, from_json
-from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import UNREPORTED, ending, part_status
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0

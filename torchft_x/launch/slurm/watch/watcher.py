@@ -24,7 +24,7 @@ from torchft_x.errors import AddressError, ConfigError, TorchftXError, Unreachab
 from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.rules import actions as a
+from torchft_x.launch.slurm.rules import values as a
 from torchft_x.launch.slurm.rules.election import Election
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.launch.slurm.rules.recorded import as_24_11
-from torchft_x.launch.slurm.rules.actions import (
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
+from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
+from torchft_x.launch.slurm.rules.restart import JobRestarts, Patience
+from torchft_x.launch.slurm.rules.values import (
     Action,
     Cancel,
     LiftExclusions,
@@ -23,9 +26,6 @@ from torchft_x.launch.slurm.rules.actions import (
     Supervisor,
     read_status,
 )
-from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
-from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
-from torchft_x.launch.slurm.rules.restart import JobRestarts, Patience
 from torchft_x.launch.slurm.status import why_unheard
 from torchft_x.timing import TIMING
 
