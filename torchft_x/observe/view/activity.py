@@ -8,7 +8,7 @@ from torchft_x.core.lighthouse.status import MemberView
 from torchft_x.core.types import readable
 from torchft_x.observe.view.attempts import GroupAttempts
 from torchft_x.observe.view.facts import Copy, copying
-from torchft_x.observe.view.losses import LossEntry
+from torchft_x.observe.view.history import LossEntry
 from torchft_x.observe.view.speed import slower
 
 DOES = (
