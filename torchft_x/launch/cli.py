@@ -212,8 +212,7 @@ def lighthouse(argv: list[str]) -> int:
 
 def dumps(argv: list[str]) -> int:
     """Run ``torchft_x dumps`` and return the exit code, 1 if there are none."""
-    from torchft_x.launch.postmortem.dump_folders import all_folders, number
-    from torchft_x.observe.dumps import describe, examine, headline, read_folder
+    from torchft_x.observe.dumps import all_folders, describe, examine, headline, number, read_folder
 
     parser = Parser(
         prog="torchft_x dumps", description="Say what was collected when groups died or hung: docs/operate.md."

@@ -1,6 +1,8 @@
-"""Explanation in sentences of the supervisors' dumps in a folder (RUN_DIR/dumps/...). Pure except `read_folder`.
+"""Evidence that a job's supervisors collect of one event, in a folder ``RUN_DIR/dumps/<n>-<why>-<what>``, in sentences.
 
-docs/operate.md lists the folder's files. Files may be missing or torn; the readable ones are used.
+The supervisors share only the run directory. The first one that notices an event creates the folder, and the others add
+their parts. `what` names the event and is the same for all of them (a group's attempt, a step). docs/operate.md lists the
+folder's files. Files may be missing or torn; the readable ones are used.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +25,10 @@ _LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python\d|/torchft_x/|^<fro
 _FILE = re.compile(r"^(?P<group>.+)-(?P<rank>\d+)\.(?P<kind>status\.json|stack\.txt|fr\.json|log\.txt|error\.json)$")
 _SHOWN = 12  # log lines that are shown of a worker that died
 _DECISIONS = 3  # newest decisions of a group that are shown
+KEPT = 20
+"""Number of folders that are kept; the oldest are removed."""
+FRESH = 60.0
+"""Seconds for which a folder belongs to its event and accepts parts of other supervisors."""
 
 
 @dataclass(frozen=True)
@@ -241,3 +249,43 @@ def describe(dump: Dump) -> list[str]:
             lines.append(f"  last lines of {names([who])}:")
             lines += [f"    {line}" for line in worker.log.splitlines()[-_SHOWN:]]
     return lines
+
+
+def number(folder: Path) -> int:
+    """Return the number in a folder's name, or 0 if the folder is not one of ours."""
+    found = re.match(r"(\d+)-", folder.name)
+    return int(found[1]) if found else 0
+
+
+def all_folders(run_dir: Path) -> list[Path]:
+    """Return our folders, in the order of their numbers."""
+    try:
+        with os.scandir(run_dir / "dumps") as entries:
+            found = [Path(entry.path) for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+    return sorted((f for f in found if number(f)), key=number)
+
+
+def is_fresh(folder: Path) -> bool:
+    try:
+        return time.time() - folder.stat().st_mtime < FRESH
+    except OSError:
+        return False
+
+
+def open_folder(run_dir: Path, why: str, what: str) -> tuple[Path, bool]:
+    """Return the folder of an event, and whether it was created now. Raise OSError."""
+    what = re.sub(r"[^\w.-]", "_", what)[:80]
+    known = all_folders(run_dir)
+    for folder in reversed(known):
+        if folder.name.endswith(f"-{what}") and is_fresh(folder):
+            return folder, False
+    folder = run_dir / "dumps" / f"{number(known[-1]) + 1 if known else 1:03d}-{why}-{what}"
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:  # another supervisor has created it at the same time
+        return folder, False
+    for old in known[: max(0, len(known) + 1 - KEPT)]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder, True

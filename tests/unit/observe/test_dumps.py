@@ -4,13 +4,25 @@ and reduced three times in each; then rank 0 alone reduced five numbers (hang), 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchft_x.observe.dumps import describe, examine, headline, parse_stacks, place, read_folder
+from torchft_x.observe.dumps import (
+    KEPT,
+    all_folders,
+    describe,
+    examine,
+    headline,
+    number,
+    open_folder,
+    parse_stacks,
+    place,
+    read_folder,
+)
 
 RECORDED = Path(__file__).parent / "recorded"
 STACK = """Thread 0x00007f0000000001 (most recent call first):
@@ -115,3 +127,17 @@ def test_a_torn_file_is_no_obstacle(tmp_path: Path, name: str, content: str) -> 
 def test_a_place_names_the_users_function_behind_a_librarys() -> None:
     frames = parse_stacks(STACK.format(inner="/v/lib/python3.11/site-packages/torch/x.py", function="wait"))
     assert place(frames["0x00007f0000000002"]) == "wait (torch/x.py:21), called from main (train.py:40)"
+
+
+def test_supervisors_meet_in_one_folder_per_event_and_the_oldest_go(tmp_path: Path) -> None:
+    first, new = open_folder(tmp_path, "died", "1-abc")
+    assert (first.name, new) == ("001-died-1-abc", True)
+    assert open_folder(tmp_path, "lost", "1-abc") == (first, False)
+    assert open_folder(tmp_path, "stalled", "step-4/../x")[0].name == "002-stalled-step-4_.._x"
+    for n in range(KEPT + 3):
+        open_folder(tmp_path, "stalled", f"step-{n}")
+    kept = all_folders(tmp_path)
+    assert len(kept) == KEPT
+    assert number(kept[-1]) == KEPT + 5
+    os.utime(kept[-1], (1, 1))
+    assert open_folder(tmp_path, "stalled", f"step-{KEPT + 2}")[1]  # the same step an hour later is another event

@@ -63,7 +63,8 @@ class RoleProcess:
     def start(self, now: float, groups: int) -> None:
         """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
         command = self.command(groups)
-        environ = self._environment()
+        own = {name: value.replace(REPLICA, str(self.replica.number)) for name, value in self._how.env.items()}
+        environ = local_environment(env.everything(), own)
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
         ours = bool(self.replica.role.kind)  # ends by itself when the keeper is gone; other programs are killed
@@ -118,10 +119,6 @@ class RoleProcess:
             last_exit=replica.last_exit or self._report.reason,
             code=replica.code,
         )
-
-    def _environment(self) -> dict[str, str]:
-        own = {name: value.replace(REPLICA, str(self.replica.number)) for name, value in self._how.env.items()}
-        return local_environment(env.everything(), own)
 
 
 def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

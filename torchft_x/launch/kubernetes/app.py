@@ -103,13 +103,8 @@ def _part(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, h
     )
     check_part(part)
     more = _variables(app, role, part, settings, has_token) if isinstance(role, FtRole) else []
-    return replace(part, more_env=(*more, {"name": _RANK0, "value": _first_host(app, role)}))
-
-
-def _first_host(app: str, role: Role) -> str:
-    if isinstance(role, FtRole):
-        return names.service(app)
-    return f"{names.part(app, role.name, 0)}.{app}"
+    first = names.service(app) if isinstance(role, FtRole) else f"{names.part(app, role.name, 0)}.{app}"
+    return replace(part, more_env=(*more, {"name": _RANK0, "value": first}))
 
 
 def _variables(app: str, role: FtRole, part: Part, settings: PodSettings, has_token: bool) -> list[Json]:

@@ -2,5 +2,4 @@
 
 * `collector`: watches the workers, and collects without delaying the training and the restarts.
 * `probe_worker`: reads one worker's status and stacks, or the kernel's view of it.
-* `dump_folders`: the folders in which the supervisors of a job collect evidence of one event.
 """

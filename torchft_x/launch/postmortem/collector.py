@@ -1,7 +1,7 @@
 """Collects evidence of a death or a hang on this supervisor's host, without delaying the training and the restarts.
 
 A thread reads the workers' status from shared memory once a second. When a worker stalls, is stopped or dies, or another
-group is lost, it creates a folder for the event (dump_folders.py). It writes ``<group>-<rank>.status.json``,
+group is lost, it creates a folder for the event (observe/dumps.py). It writes ``<group>-<rank>.status.json``,
 ``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json`` for each worker, and ``<group>.why.json`` for the group.
 Every other supervisor that sees a new folder adds the files of its own workers. The supervisor that created the folder
 reports the finding (observe/dumps.py) and the path in one line.
@@ -25,14 +25,13 @@ from typing import Any
 
 from torchft_x.atomic_file import replace_file
 from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.dump_folders import all_folders, is_fresh, open_folder
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target, View
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import error_file
 from torchft_x.launch.process.hangs import HangDetector, Usage, is_stalled, step_limit
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
-from torchft_x.observe.dumps import Frame, parse_stacks, place
+from torchft_x.observe.dumps import Frame, all_folders, is_fresh, open_folder, parse_stacks, place
 from torchft_x.timing import TIMING
 
 _LOOK = 1.0  # seconds between polls
@@ -170,7 +169,9 @@ class Collector:
                 if incident is not None:
                     self._look_at(incident)
                     self._look_for_hang(incident)
-                    self._join_others(incident)
+                    for folder in all_folders(self._run_dir):
+                        if folder.name not in self._done_in and is_fresh(folder):  # another supervisor's
+                            self._put(folder, _Event("", "", "", incident))
             except Exception as e:  # such as a full disk or a malformed file, which must not affect the training
                 self._say(self._run_dir / "dumps", f"collecting failed: {type(e).__name__}: {e}")
                 if self._closing:
@@ -222,18 +223,15 @@ class Collector:
         if not over and not hangs.is_hung([str(frames) for frames in stacks.values()]):
             return
         # Prefer a rank that is not in our own code: one that is waits for the others of its group.
-        still = min(said, key=lambda t: (bool(said[t].get("waits")), _is_ours(stacks[t]), not stacks[t], t.rank))
+        ours = {t: any("/torchft_x/" in frame.file for frame in stacks[t][:2]) for t in said}
+        still = min(said, key=lambda t: (bool(said[t].get("waits")), ours[t], not stacks[t], t.rank))
         seconds = min(float(s.get("step_seconds", 0.0)) for s in said.values())
         where = f" in {place(stacks[still])}" if stacks[still] else ""
         what = "no step" if over else "no step, nothing computed, read or written"
         reason = f"hung: rank {still.rank} stands still{where}; {what} for {seconds:.0f} s"
         hung = Hung(incident.attempt_token, reason)
         what = f"{self._group}-{incident.attempt_token[:8]}"
-        self._collect(_Event("hung", what, reason, incident), lambda: self._end(hung))
-
-    def _end(self, hung: Hung) -> None:
-        self.hung = hung
-        self._wake()
+        self._collect(_Event("hung", what, reason, incident), hung)
 
     def _read(self, target: Target) -> dict[str, Any] | None:
         """Return the worker's status, or its last one if it is dead; None if it has none."""
@@ -253,16 +251,13 @@ class Collector:
                 self._lost_done.add(replica_id)
                 self._lost[replica_id] = (time.monotonic() + TIMING.dump_lost, str(lost.get("reason")))
 
-    def _join_others(self, incident: Incident) -> None:
-        for folder in all_folders(self._run_dir):
-            if folder.name not in self._done_in and is_fresh(folder):
-                self._put(folder, _Event("", "", "", incident))
-
-    def _collect(self, event: _Event, then: Callable[[], None] = lambda: None) -> None:
-        """Write our part into the event's folder, call `then`, and wait for the others' parts if the folder is new."""
+    def _collect(self, event: _Event, hung: Hung | None = None) -> None:
+        """Write our part into the event's folder, set `hung`, and wait for the others' parts if the folder is new."""
         folder, new = open_folder(self._run_dir, event.why, event.what)
         self._put(folder, event)
-        then()
+        if hung is not None:
+            self.hung = hung
+            self._wake()
         if new:
             until = time.monotonic() + TIMING.dump_others
             while time.monotonic() < until and not self._closing and not self._events:
@@ -331,10 +326,6 @@ def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
             python = probe_worker.stacks_by_signal(target, said) if said and seconds >= TIMING.dump_answer else b""
             files["stack.txt"] = python + probe_worker.kernel_view(target.pid).encode()
     return files
-
-
-def _is_ours(frames: list[Frame]) -> bool:
-    return any("/torchft_x/" in frame.file for frame in frames[:2])
 
 
 def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:

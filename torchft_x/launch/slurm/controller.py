@@ -20,6 +20,7 @@ _SET_BY_SCRIPTS = tuple(
         "OUTPUT", "ERROR", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE",
     )
 )  # fmt: skip
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _UNCERTAIN = ("timed out", "Unable to contact", "Communication", "Zero Bytes", "Connection reset", "Connection refused")
 
 
@@ -157,14 +158,12 @@ class Controller:
 
 def _environ() -> dict[str, str]:
     """Return the environment without variables that would change our commands' output, or override options of our scripts."""
-    kept = {name: value for name, value in env.everything().items() if not _is_changing(name)}
+    kept = {
+        name: value
+        for name, value in env.everything().items()
+        if name in _KEPT or not (name.startswith(("SLURM_", "SQUEUE_", "SINFO_")) or name in _SET_BY_SCRIPTS)
+    }
     return {**kept, "SLURM_BITSTR_LEN": "0"}  # lists of tasks are not truncated
-
-
-def _is_changing(name: str) -> bool:
-    if name.startswith("SLURM_"):
-        return name not in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-    return name.startswith(("SQUEUE_", "SINFO_")) or name in _SET_BY_SCRIPTS
 
 
 class Partition(NamedTuple):

@@ -17,7 +17,6 @@ import pytest
 from tests.util import scaled
 from torchft_x.launch.postmortem import probe_worker
 from torchft_x.launch.postmortem.collector import Collector, Incident, _log_end
-from torchft_x.launch.postmortem.dump_folders import KEPT, all_folders, number, open_folder
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
 from torchft_x.observe import worker_status
 
@@ -78,20 +77,6 @@ def test_who_shows_nothing_or_nonsense_is_silent(short: Path) -> None:
         (short / "0.status").write_bytes(content)
         with pytest.raises(NoAnswerError, match="can't be read"):
             probe_worker.status(target)
-
-
-def test_supervisors_meet_in_one_folder_per_event_and_the_oldest_go(tmp_path: Path) -> None:
-    first, new = open_folder(tmp_path, "died", "1-abc")
-    assert (first.name, new) == ("001-died-1-abc", True)
-    assert open_folder(tmp_path, "lost", "1-abc") == (first, False)
-    assert open_folder(tmp_path, "stalled", "step-4/../x")[0].name == "002-stalled-step-4_.._x"
-    for n in range(KEPT + 3):
-        open_folder(tmp_path, "stalled", f"step-{n}")
-    kept = all_folders(tmp_path)
-    assert len(kept) == KEPT
-    assert number(kept[-1]) == KEPT + 5
-    os.utime(kept[-1], (1, 1))
-    assert open_folder(tmp_path, "stalled", f"step-{KEPT + 2}")[1]  # the same step an hour later is another event
 
 
 def test_who_has_left_in_good_order_is_no_loss(tmp_path: Path) -> None:

@@ -151,10 +151,9 @@ def _ended(job: Json, pods: Sequence[Json]) -> tuple[str, str]:
 
 
 def _no_pod(job: Json) -> str:
-    if (job.get("spec") or {}).get("suspend"):
-        queue = names.label_of(job, names.QUEUE)
-        return f"it waits in the queue {queue}" if queue else "its Job is suspended"
-    return "its pod is not there yet"
+    queue = names.label_of(job, names.QUEUE)
+    suspended = f"it waits in the queue {queue}" if queue else "its Job is suspended"
+    return suspended if (job.get("spec") or {}).get("suspend") else "its pod is not there yet"
 
 
 def _warned(kind: str, thing: Json, events: Sequence[Json]) -> str:

@@ -99,7 +99,9 @@ class JobRestarts:
             if not part.gone and part.job:
                 memory = self._parts.setdefault(part.name, PartMemory())
                 if found[part.name] is None and memory.waiting and any(row.array == part.array for row in rows):
-                    actions += self._vanished(part, memory)
+                    # It is gone while others of its array are left: a task that is cancelled while it waits leaves no trace.
+                    if memory.unknown_for(now) >= TIMING.watch_grace:
+                        self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
                     continue
                 actions += self._part(part, found[part.name], memory)
         actions += _replaced(manifest, rows)
@@ -142,14 +144,11 @@ class JobRestarts:
             return []
         return self._ended(part, row, memory)
 
-    def _vanished(self, part: Part, memory: PartMemory) -> list[Action]:
-        """Give up a waiting part that is gone while others of its array are left: a task cancelled then leaves no trace."""
-        if memory.unknown_for(self._now) < TIMING.watch_grace:
-            return []
-        return self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
-
     def _unknown(self, part: Part, memory: PartMemory) -> list[Action]:
-        if _group(part) in self._lost or (part.kind == "trainer" and (self._heard is None or self._is_well(part))):
+        group, heard = _group(part), self._heard
+        if group in self._lost or (
+            group and (heard is None or heard.near(group, TIMING.watch_near) or group in heard.over)
+        ):
             memory.unknown_since = None
             return []
         submitting = part.job == SUBMITTING
@@ -159,26 +158,25 @@ class JobRestarts:
         why = "whoever submitted it was interrupted" if submitting else f"Slurm does not know {part.job} any more"
         return self._anew(part, memory, why)
 
-    def _is_well(self, part: Part) -> bool:
-        assert self._heard is not None
-        return bool(self._heard.near(_group(part), TIMING.watch_near)) or _group(part) in self._heard.over
-
     def _pending(self, part: Part, row: Row, memory: PartMemory) -> list[Action]:
-        if _waits_for_time(row):
+        waits = row.state == "PENDING"
+        if waits and row.reason == "BeginTime" and row.restarts > 0:  # requeued: its owner has not asked for that time
             memory.excluded, memory.waits_since = (), None
             return [SkipBeginTime(part)]
-        if _held(row):
+        # Slurm itself holds it. A job held by a person stays held.
+        if row.reason.lower().replace("_", " ") == "launch failed requeued held":
             why = f"Slurm holds its job {part.job} after a failed launch"
             return self._anew(part, memory, why, exclude=memory.nodes)
-        if not _waits_for_room(row):
+        # It may wait for room: Slurm has many reasons, and shows a dependency for a while after it is met.
+        if not waits or row.reason == "BeginTime" or "held" in row.reason.lower():
             memory.waits_since = None
             return []
         memory.waits_since = self._now if memory.waits_since is None else memory.waits_since
-        waits = self._now - memory.waits_since
-        if memory.excluded and waits >= Patience.lift:
+        since = self._now - memory.waits_since
+        if memory.excluded and since >= Patience.lift:
             memory.excluded = ()
             return [LiftExclusions(part)]
-        if waits < Patience.scheduled and self._now - self._rescheduled >= Patience.reschedule:
+        if since < Patience.scheduled and self._now - self._rescheduled >= Patience.reschedule:
             self._rescheduled = self._now
             return [Reschedule(part)]  # a round is for all parts
         return []
@@ -257,21 +255,6 @@ class JobRestarts:
 def _group(part: Part) -> str:
     """Return the group id of a trainer's part, or '' for another kind of part."""
     return str(part.number) if part.kind == "trainer" else ""
-
-
-def _waits_for_time(row: Row) -> bool:
-    """Return whether the job waits for BeginTime because it was requeued, not because its owner asked for it."""
-    return row.state == "PENDING" and row.reason == "BeginTime" and row.restarts > 0
-
-
-def _waits_for_room(row: Row) -> bool:
-    """Return whether the job may wait for room. Slurm has many reasons, and shows a dependency for a while after it is met."""
-    return row.state == "PENDING" and row.reason != "BeginTime" and "held" not in row.reason.lower()
-
-
-def _held(row: Row) -> bool:
-    """Return whether Slurm itself holds the job after a failed launch. A job held by a person stays held."""
-    return row.reason.lower().replace("_", " ") == "launch failed requeued held"
 
 
 def _replaced(manifest: Manifest, rows: Sequence[Row]) -> list[Action]:

@@ -72,7 +72,9 @@ class ActionRunner:
             if isinstance(action, a.Resubmit):
                 self._submit(action, manifest)
             elif isinstance(action, a.SkipBeginTime):
-                self._kick(action)
+                part = action.part
+                if self._controller.start_now(part.job, self._excluded(part)):
+                    self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime")
             elif isinstance(action, a.LiftExclusions):
                 self._controller.exclude(action.part.job, self._excluded(action.part))
                 self._reporter.say(
@@ -120,11 +122,6 @@ class ActionRunner:
                     raise
                 self._reporter.say(f"{part.name}: Slurm does not take it without {', '.join(exclude)} ({e})")
         return submit_parts(self._controller, manifest, [part])
-
-    def _kick(self, action: a.SkipBeginTime) -> None:
-        part = action.part
-        if self._controller.start_now(part.job, self._excluded(part)):
-            self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime")
 
     def _tell(self, action: a.ReportLost) -> None:
         try:
