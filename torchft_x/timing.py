@@ -79,6 +79,17 @@ from dataclasses import dataclass, fields
 
 from torchft_x import env
 
+POLL_FAST = 0.02
+"""Seconds between two checks of something in this process or on its connections."""
+POLL = 0.1
+"""Seconds between two checks of a file, a lock or another process."""
+POLL_SLOW = 1.0
+"""Seconds between two checks of a cluster, or of what rarely changes."""
+CONNECT = 2.0
+"""Seconds for a connect by a command or an order."""
+ANSWER = 5.0
+"""Seconds for an answer to a command or an order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:

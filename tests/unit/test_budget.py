@@ -44,15 +44,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (2044, 10),
-    "comm": (6760, 54),
+    "": (2054, 15),
+    "comm": (6742, 47),
     "compat": (957, 1),
-    "core": (9620, 44),
-    "launch": (17098, 137),
-    "observe": (4563, 40),
-    "rpc": (6995, 59),
-    "train": (11120, 52),
-    "transfer": (5783, 43),
+    "core": (9569, 43),
+    "launch": (16720, 110),
+    "observe": (4567, 42),
+    "rpc": (6887, 55),
+    "train": (11114, 47),
+    "transfer": (5783, 42),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60

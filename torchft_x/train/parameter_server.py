@@ -19,13 +19,13 @@ from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.store.create import serve_store
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
+from torchft_x.timing import POLL
 from torchft_x.train.parameter_wire import PATH, Endpoint, ask, checked_token
 
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 64
 """Largest number of open sessions. Each takes two threads, about ten descriptors and a copy of the data it sends."""
-_LOOK = 0.05  # seconds between two checks whether `shutdown` was called
 _END_WAIT = 5.0  # seconds that `shutdown` waits for all sessions to end
 
 
@@ -68,7 +68,7 @@ class ParameterServer(ABC):
             self._http.server_close()
             raise
         self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(_LOOK,), name="parameter-server", daemon=True
+            target=self._http.serve_forever, args=(POLL,), name="parameter-server", daemon=True
         )
         self._thread.start()
         log.info("parameter server at %s, %s", self.address(), "token needed" if self._token else "open to everybody")

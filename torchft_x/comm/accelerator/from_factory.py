@@ -17,8 +17,7 @@ from torch.distributed import Work
 
 from torchft_x.comm.accelerator.group import AcceleratorGroup, Members
 from torchft_x.comm.work import BETWEEN_TWO, GroupWork, WaitedOnThread
-
-_LEFT_PAUSE = 0.1  # seconds between two checks whether abandoned operations have ended
+from torchft_x.timing import POLL
 
 Create = Callable[[dist.Store, int, int], Any]  # (store, rank, number of members) -> a torch process group
 
@@ -84,7 +83,7 @@ class _Aborter:
         if hasattr(self._group, "abort"):
             self._group.abort()
         while any(not work.is_completed() for work in self._members.left):
-            time.sleep(_LEFT_PAUSE)
+            time.sleep(POLL)
         self._members.left.clear()
 
 

@@ -30,7 +30,7 @@ from torchft_x.comm.store.create import StoreClient, split_store_address
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError, first_line
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_FAST, TIMING
 
 
 def lacking(kind: str, who: str) -> None:
@@ -47,7 +47,6 @@ def lacking(kind: str, who: str) -> None:
 
 _log = logging.getLogger(__name__)
 
-_MEET_PAUSE = 0.01  # seconds between two checks whether the other members have come
 _ABORT_LIMIT = 30.0  # seconds that the next communicator waits for the abort of the last one
 
 
@@ -175,7 +174,7 @@ class AcceleratorGroup(RebuiltGroup):
                     f"Configuring {info} failed: {who} {', '.join(map(str, missing))} did not come to the store at "
                     f"{members.client.address.target} within {limit:g} s."
                 )
-            time.sleep(_MEET_PAUSE)
+            time.sleep(POLL_FAST)
 
     def abort(self, quorum_id: int | None = None) -> None:
         """Abort as `ProcessGroup.abort` does. The library's own abort goes on in the background, maybe for seconds."""

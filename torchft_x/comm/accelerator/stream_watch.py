@@ -12,8 +12,7 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from torchft_x.errors import TorchftXError
-
-_LOOK = 0.02  # seconds between two checks while an operation runs
+from torchft_x.timing import POLL_FAST
 
 
 class _Watched(NamedTuple):
@@ -50,7 +49,7 @@ class Watch:
                 self._running = [w for w in self._running if w.deadline >= now]
             for each in late:
                 each.late()  # ends that operation's set of members, unless it has ended; the others stay watched
-            time.sleep(_LOOK)
+            time.sleep(POLL_FAST)
 
 
 def _is_completed(work: Work) -> bool:

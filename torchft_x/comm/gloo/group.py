@@ -34,12 +34,11 @@ from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL, TIMING
 
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, which discards their keys anyway
 _EXIT_GRACE = 10.0  # seconds that process exit waits for our threads; milliseconds unless the machine is busy
-_LEFT_PAUSE = 0.1  # seconds between two checks whether abandoned operations have ended
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
@@ -312,7 +311,7 @@ def _let_go(generation: GlooMembership | None, device: devices.Device | None = N
             if _ending:  # leaks the group: its destructor would hold up the process's exit
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(generation.torch_group))
                 return
-            time.sleep(_LEFT_PAUSE)
+            time.sleep(POLL)
         generation.left.clear()
         generation.torch_group = generation.client = None
     if device is not None:

@@ -24,11 +24,10 @@ from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, split_store_address
 from torchft_x.errors import CollectiveError, TorchftXError, first_line
 from torchft_x.net import Address
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_FAST, TIMING
 
 GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
 
-_MEET_PAUSE = 0.02  # seconds between two checks whether all members have published their names
 _MAX_NAME = 256  # characters of another member's name in our messages
 _MAX_NOTICE = 1 << 16  # bytes that a member publishes about itself; 1,000 connections take 25,000
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo's messages begin with a source location
@@ -102,7 +101,7 @@ class GlooMembership:
         members: dict[str, tuple[int, str]] = {}
         give_up = time.monotonic() + TIMING.meet
         for rank in range(self.size):
-            while (raw := prefixed.value_within(_notice_key(rank), _MEET_PAUSE)) is None:
+            while (raw := prefixed.value_within(_notice_key(rank), POLL_FAST)) is None:
                 if self.error is not None or time.monotonic() > give_up:
                     return
             members.update((address, (rank, name)) for address, name in _read_notice(raw))

@@ -14,9 +14,9 @@ from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
 from torchft_x.descriptors import not_inherited
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError, first_line
+from torchft_x.timing import POLL_FAST
 
 _MAX_NOTICE = 512  # bytes that a member publishes about itself in the store
-_TICK = 0.02  # seconds until an abort is noticed while connecting
 _AWAKE = 0.0001  # seconds of polling before a sleep: falling asleep and waking up costs half of a turn
 
 
@@ -84,7 +84,7 @@ class AllMinMesh(VoteEndpoint):
             if not send():
                 unsent[rank] = self._there[rank], send
         wanted = {rank for rank in range(self.size) if self._rank in _receivers_of(rank, self.size)}
-        self._accept(wanted, self._back, _TICK, self._check, unsent)
+        self._accept(wanted, self._back, POLL_FAST, self._check, unsent)
         store.drop([_key(self._rank)])  # all members that had to read it are connected
 
     def _check(self, missing: Iterable[int]) -> None:
@@ -96,7 +96,7 @@ class AllMinMesh(VoteEndpoint):
 
     def _call(self, store: MeetingStore, rank: int) -> Callable[[], bool]:
         """Connect to `rank`. Return a function that introduces us, and returns whether it could do so now."""
-        while (raw := store.value_within(_key(rank), _TICK)) is None:
+        while (raw := store.value_within(_key(rank), POLL_FAST)) is None:
             self._check([rank])
         try:
             if len(raw) > _MAX_NOTICE:
@@ -136,7 +136,7 @@ class AllMinMesh(VoteEndpoint):
         sock.connect_ex(address)
         with selectors.DefaultSelector() as ready:
             ready.register(sock, selectors.EVENT_WRITE)
-            while not ready.select(_TICK):
+            while not ready.select(POLL_FAST):
                 self._check([rank])
         if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(code, os.strerror(code))

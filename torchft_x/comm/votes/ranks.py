@@ -26,9 +26,9 @@ from torchft_x import tls
 from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
+from torchft_x.timing import POLL_FAST
 
 _AWAKE = 0.00003  # seconds of polling before a sleep; see `comm.votes.mesh`
-_TICK = 0.05  # seconds until `end` is noticed while the ranks connect
 _VOTE = struct.Struct("!BIqqQQQ")  # flags, contributors, quorum, step, digest, state, slot
 _WORD = struct.Struct("!BHHqq")  # kind, flags, bytes of the reason that follows, quorum, step
 _DECISION, _START = 1, 2  # kinds of messages from rank 0
@@ -139,7 +139,9 @@ class Hub(VoteEndpoint):
     def _receive_ranks(self) -> None:
         """Accept the connections of the other ranks until all are there, or the vote has ended."""
         try:
-            self._accept(set(range(1, self.ranks)), self._links, _TICK, lambda missing: self._check(missing, math.inf))
+            self._accept(
+                set(range(1, self.ranks)), self._links, POLL_FAST, lambda missing: self._check(missing, math.inf)
+            )
         except CollectiveError:
             pass
         except OSError as e:
@@ -149,7 +151,7 @@ class Hub(VoteEndpoint):
         """Wait until the other ranks are connected."""
         while self._reception.is_alive():
             self._check([rank for rank in range(1, self.ranks) if rank not in self._links], deadline)
-            self._reception.join(_TICK)
+            self._reception.join(POLL_FAST)
 
     def _vote(self, rank: int, sock: socket.socket, quorum: int, step: int) -> RankVote | None:
         """Return the rank's vote on this step if it has come, otherwise None."""

@@ -26,9 +26,7 @@ from torchft_x.core.messages.job import TellStop
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse
 from torchft_x.core.quorum import Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
-from torchft_x.timing import TIMING
-
-_LOOK = 1.0  # seconds between two checks of departed processes
+from torchft_x.timing import POLL_SLOW, TIMING
 
 
 class FinishedJob:
@@ -135,11 +133,11 @@ class FinishedJob:
             self.job = tuple(sorted(new.union(self.job)))
 
     def poll(self, now: float) -> list[LighthouseEffect]:
-        """Return probes of departed processes that left a socket open, at most once in `_LOOK` seconds.
+        """Return probes of departed processes that left a socket open, at most once in `POLL_SLOW` seconds.
 
         Forget members of `unreported` that can't finish any more, or whose supervisors were silent for `lease` seconds.
         """
-        if not (self._left or self.unreported) or now - self._looked < _LOOK:
+        if not (self._left or self.unreported) or now - self._looked < POLL_SLOW:
             return []
         self._looked = now
         tokens = {r.replica_id: r.attempt_id.token for r in self._members.named(self.unreported)}

@@ -18,6 +18,7 @@ from torchft_x.launch.postmortem import probe_worker
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import is_event
 from torchft_x.observe.processes import belongs, job_processes, lighthouse_process
+from torchft_x.timing import ANSWER
 
 _SIGNALS = {
     "kill": signal.SIGKILL,
@@ -27,7 +28,6 @@ _SIGNALS = {
     "lighthouse": signal.SIGKILL,
 }
 _ROLES = {"trainer": "worker", "supervisor": "supervisor"}
-_ANSWER = 3.0  # seconds for a worker to answer
 _LONGEST = 1 << 16  # bytes of a line that are read
 
 
@@ -71,7 +71,7 @@ class LocalRun:
         at = probe_worker.find(target.pid, _temporary(target.pid))
         word = probe_worker.HANG if seconds is None else f"{probe_worker.HANG} {seconds:.3f}"
         try:
-            return at is not None and probe_worker.ask(at, word, _ANSWER) == b"1"
+            return at is not None and probe_worker.ask(at, word, ANSWER) == b"1"
         except probe_worker.NoAnswerError:  # the worker is ending
             return False
 

@@ -10,9 +10,9 @@ from typing import Any
 from torchft_x.launch.chaos.schedule import LASTING, Planned, Target, Targets
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import EventLog, subscribe
+from torchft_x.timing import POLL
 
 PATIENCE = 60.0  # longest wait, in seconds, for a process that can be struck
-_LOOK = 0.1  # seconds between polls
 
 
 class ChaosEnded(Exception):
@@ -104,7 +104,7 @@ class Chaos:
                     raise ChaosEnded(f"the job has ended after {self.done} faults.")
             if deadline is not None and now > deadline:
                 raise ChaosEnded(f"nobody who can be struck was there for {seconds:.0f} s, after {self.done} faults.")
-            time.sleep(_LOOK)
+            time.sleep(POLL)
 
 
 def describe(plan: Iterable[Planned], targets: list[Target]) -> Iterator[str]:

@@ -15,11 +15,10 @@ from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 from torchft_x.launch.supervisor.locate import first_host
+from torchft_x.timing import ANSWER, CONNECT
 
 SLOW_LOOKUP = 0.5
 """Tolerated seconds of a name lookup. torch waits for one at every connect of a store, on both sides."""
-_CONNECT = 3.0  # seconds for a connect
-_STATUS = 5.0  # seconds for the lighthouse's answer
 
 
 def check_ports(_: Case) -> Iterator[Finding]:
@@ -39,7 +38,7 @@ def _connect_to_self(bind: str, host: str) -> str | None:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((bind, 0))
             listener.listen(1)
-            socket.create_connection((host, listener.getsockname()[1]), timeout=_CONNECT).close()
+            socket.create_connection((host, listener.getsockname()[1]), timeout=CONNECT).close()
     except OSError as e:
         return e.strerror or str(e)
     return None
@@ -197,7 +196,7 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
     where = f"The lighthouse at {address.url}"
     began = time.monotonic()
     try:
-        socket.create_connection((address.host, address.port), timeout=_CONNECT).close()
+        socket.create_connection((address.host, address.port), timeout=CONNECT).close()
     except (OSError, UnicodeError) as e:
         why = getattr(e, "strerror", None) or str(e)
         return problem("lighthouse", f"{where} can't be reached ({why}); is it running, and is its port open?")
@@ -205,7 +204,7 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
     try:
         from torchft_x.rpc.status_query import lighthouse_status  # loads grpc
 
-        status = lighthouse_status(address, token, _STATUS)
+        status = lighthouse_status(address, token, ANSWER)
     except ImportError as e:
         return problem("lighthouse", f"It can't be asked, because grpcio or protobuf can't be loaded here: {e}.")
     except TokenError as e:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torchft_x.launch.process.process_tree import signal_name
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL, TIMING
 
-_TICK = 0.1  # seconds between two polls of the command
 _TAIL = 4096  # bytes at the end of the output from which lines are quoted
 _LINES, _QUOTED = 3, 400  # most lines and characters that are quoted
 UNHEALTHY = "unhealthy"
@@ -51,7 +50,7 @@ def failure(
         )
     until = time.monotonic() + TIMING.health
     while (code := process.poll()) is None and time.monotonic() < until and not stopped():
-        sleep(_TICK)
+        sleep(POLL)
     if code is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.returncode = -signal.SIGKILL  # collected by process_tree.reap: a hung driver may keep it from ending

@@ -31,9 +31,8 @@ from torchft_x.arguments import option
 from torchft_x.atomic_file import replace_file
 from torchft_x.errors import ConfigError
 from torchft_x.json_values import from_json
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL, TIMING
 
-_LOOK = 0.25  # seconds between polls of the claim
 _LIMIT = 4096  # bytes of the file that are read
 _ROLES = {b"lighthouse", b"supervise", b"accompany"}  # subcommands of torchft_x
 
@@ -166,12 +165,12 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
             return True
         assert found is not None
         assert first is not None
-        if verdict is Verdict.HELD and (not _ends(found.job) or looks * _LOOK > TIMING.run_ending):
+        if verdict is Verdict.HELD and (not _ends(found.job) or looks * POLL > TIMING.run_ending):
             raise ConfigError(sentence(path.parent, found))
         if verdict is Verdict.WATCH:
             if found.beat != first.beat:
                 raise ConfigError(sentence(path.parent, found))
-            if looks * _LOOK > TIMING.run_watch:
+            if looks * POLL > TIMING.run_watch:
                 return True
             if looks == 0:
                 log_lines.print_line(
@@ -180,7 +179,7 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
                     f"its end is not written there: looking for {TIMING.run_watch:g} s whether it still runs"
                 )
         looks += 1
-        if wait(_LOOK):
+        if wait(POLL):
             return False
 
 

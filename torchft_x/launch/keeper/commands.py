@@ -19,9 +19,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.plan import folder
 from torchft_x.launch.keeper.record import JobRecord
-from torchft_x.timing import TIMING
-
-_LOOK = 0.05  # seconds between reads of the job's record
+from torchft_x.timing import POLL, TIMING
 
 
 def end(run_dir: str) -> str:
@@ -85,4 +83,4 @@ def _wait(run_dir: str, app_id: str, done: Callable[[JobRecord], bool], seconds:
             raise ConfigError(
                 f"the job {app_id} did not {what} within {seconds:g} s; its keeper is process {found.keeper.pid}."
             )
-        time.sleep(_LOOK)
+        time.sleep(POLL)

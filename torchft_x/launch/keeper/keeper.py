@@ -37,10 +37,7 @@ from torchft_x.launch.supervisor.lighthouse import hold_port
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.net import boot_id
 from torchft_x.observe.events import EventLog
-from torchft_x.timing import TIMING
-
-_TICK = 1.0  # seconds; the longest sleep, after which the supervisors' attempts files are read
-_TICK_BLIND = 0.25  # seconds; the longest sleep on kernels without pidfd
+from torchft_x.timing import POLL, POLL_SLOW, TIMING
 
 
 class JobRecordWriter:
@@ -179,7 +176,7 @@ class Keeper:
 
     def _keep(self) -> Outcome:
         while True:
-            self._turn(_TICK)
+            self._turn(POLL_SLOW)
             stop = self._stops.first
             if stop is not None:
                 return Outcome("CANCELLED", stop.sentence)
@@ -201,7 +198,7 @@ class Keeper:
         everybody = [*self._processes.values(), *self._left]
         fds = [fd for p in everybody for fd in p.streams.fds()]
         pidfds = [p.pidfd for p in everybody if p.pid is not None]
-        seconds = min(seconds, _TICK if None not in pidfds else _TICK_BLIND)
+        seconds = min(seconds, POLL_SLOW if None not in pidfds else POLL)
         dues = [p.replica.due - time.monotonic() for p in everybody if p.replica.due is not None]
         if not self._asked:
             self._stops.sleep(min([seconds, *dues]), [*fds, *(fd for fd in pidfds if fd is not None)])
@@ -284,7 +281,7 @@ class Keeper:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            self._turn(min(left, _TICK_BLIND))
+            self._turn(min(left, POLL))
 
     # --- another number of groups --------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from torchft_x.launch.kubernetes.rules import names, scale
 from torchft_x.launch.kubernetes.rules.objects import BUDGET
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE
 from torchft_x.launch.kubernetes.rules.state import newest
+from torchft_x.timing import POLL
 
 _HEARD = 150.0  # longest wait, in seconds, for a lighthouse to read the list: kubelets sync every minute or so
-_LOOK = 0.3  # seconds between polls
 
 
 def end(job: str) -> str:
@@ -109,7 +109,7 @@ def _wait(cluster: Cluster, app: str, change: scale.Change) -> None:
                 f"the lighthouse of {app} has not heard of the new number within {_HEARD:g} s ({trouble}); nothing was made "
                 "or deleted. Give the command again."
             )
-        time.sleep(_LOOK)
+        time.sleep(POLL)
 
 
 def _trouble(cluster: Cluster, app: str, change: scale.Change) -> str:

@@ -14,10 +14,10 @@ from torchft_x.launch.kubernetes.rules import names, state
 from torchft_x.launch.kubernetes.rules.objects import BUDGET, owned
 from torchft_x.launch.kubernetes.rules.state import JobState, PartState
 from torchft_x.observe.events import BEGIN
+from torchft_x.timing import POLL_SLOW
 
 Json = dict[str, Any]
 
-_LOOK = 1.0  # seconds between polls of a part whose log has just ended, or that can't be watched
 _JUST = 5.0  # seconds after a pod's end within which the cluster decides whether its part is over
 _WATCH = 30  # longest wait for a change, in seconds
 _BACK = 10.0  # seconds of log that are read again after the end of a connection
@@ -123,7 +123,7 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
             lost = lost or time.monotonic()
             if not follow or 400 < e.status < 500 or time.monotonic() - lost > _AWAY:
                 raise
-        time.sleep(_LOOK)
+        time.sleep(POLL_SLOW)
 
 
 def _has_changed(cluster: Cluster, selector: str, version: str) -> bool:

@@ -18,8 +18,8 @@ from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.output import OLD_LOGS, put_aside
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.timing import POLL
 
-_LOOK = 0.1  # seconds between polls
 _CHUNK = 65536
 
 
@@ -93,7 +93,7 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
         if done:
             return
         done = finished()
-        time.sleep(0 if done else _LOOK)
+        time.sleep(0 if done else POLL)
     partial = ""
     while file is not None:
         done = finished()  # before the read, so that all lines written by then are read
@@ -105,7 +105,7 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
             file.close()
             file = newer
         else:
-            time.sleep(_LOOK)
+            time.sleep(POLL)
     if partial:
         yield partial + "\n"
 

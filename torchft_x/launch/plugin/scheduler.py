@@ -40,10 +40,9 @@ from torchft_x.launch.plugin.common import follow
 from torchft_x.launch.process.devices import ALL_VARIABLES
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_FAST, TIMING
 
 NAME = "local_ft"
-_LOOK = 0.02  # seconds between polls
 
 
 class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
@@ -134,7 +133,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             if time.monotonic() > deadline:
                 keeper.kill()
                 raise ConfigError(f"its keeper did not start the roles within {TIMING.launcher_begin:g} s; see {log}.")
-            time.sleep(_LOOK)
+            time.sleep(POLL_FAST)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         if (

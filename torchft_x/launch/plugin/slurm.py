@@ -26,9 +26,9 @@ from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.status import JobStatus, StatusReader, batch_log, logs, replica
+from torchft_x.timing import POLL
 
 NAME = "slurm_ft"
-_LOOK = 0.2  # seconds between polls of a log file
 
 
 class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
@@ -144,7 +144,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
             elif over:
                 return
             else:
-                time.sleep(_LOOK)
+                time.sleep(POLL)
 
     def _cancel_existing(self, app_id: str) -> None:
         now = self._status_reader.poll(app_id)

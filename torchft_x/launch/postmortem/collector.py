@@ -32,9 +32,8 @@ from torchft_x.launch.process.hangs import HangDetector, Usage, is_stalled, step
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
 from torchft_x.observe.dumps import Frame, all_folders, is_fresh, open_folder, parse_stacks, place
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_SLOW, TIMING
 
-_LOOK = 1.0  # seconds between polls
 _LOG_LINES = 50
 _LOG_READ = 1 << 18  # bytes of a log's end that are searched for a worker's last lines
 _ERROR_LIMIT = 1 << 16  # bytes of an error file that are read
@@ -158,7 +157,7 @@ class Collector:
 
     def _run(self) -> None:
         while True:
-            self._stir.wait(_LOOK)
+            self._stir.wait(POLL_SLOW)
             self._stir.clear()
             try:
                 while self._events:

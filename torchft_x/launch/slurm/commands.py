@@ -19,9 +19,9 @@ from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import POLL_SLOW
 
 _END = 120.0  # seconds for jobs to end; KillWait is 30 by default
-_LOOK = 1.0  # seconds between polls of the queue
 
 
 def end(run_dir: str) -> str:
@@ -32,7 +32,7 @@ def end(run_dir: str) -> str:
     while rest := [row.job for row in controller.rows(app=manifest.app) if part_status(row).state in ALIVE]:
         if time.monotonic() > deadline:
             raise SlurmError(f"the job {manifest.app} did not end within {_END:g} s: {', '.join(rest)} go on.")
-        time.sleep(_LOOK)
+        time.sleep(POLL_SLOW)
     return f"The job {manifest.app} has ended."
 
 

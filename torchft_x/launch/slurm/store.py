@@ -27,12 +27,12 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.job.health import unhealthy_nodes
 from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
+from torchft_x.timing import POLL
 
 WATCHER = "watcher.json"
 """Name of the file with the watchers' note, in `folder`."""
 _LIMIT = 1 << 24  # bytes
 _LOCK = 10.0  # longest wait, in seconds, for another process's change
-_LOOK = 0.05  # seconds between attempts to take the lock
 
 
 def folder(run_dir: str | Path) -> Path:
@@ -155,7 +155,7 @@ def _locked(run_dir: str | Path) -> Iterator[None]:
                     raise ConfigError(
                         f"another process has held {folder(run_dir) / 'lock'} for {_LOCK:g} s; look for it, or try again."
                     ) from None
-                time.sleep(_LOOK)
+                time.sleep(POLL)
         yield
     finally:
         os.close(fd)

@@ -19,9 +19,9 @@ from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.script import submission
+from torchft_x.timing import POLL_SLOW
 
 _LOOKS = 6  # number of polls for a job whose submission was not confirmed
-_LOOK = 1.0  # seconds between those polls
 
 
 class SupersededError(ConfigError):
@@ -81,7 +81,7 @@ def find_ticket(controller: Controller, app: str, ticket: str) -> str | None:
     """Return the job id of a submission whose answer was lost, or None if no job with the ticket is found in time."""
     for look in range(_LOOKS):
         if look:
-            time.sleep(_LOOK)
+            time.sleep(POLL_SLOW)
         try:
             found = [row for row in controller.rows(app=app) if row.ticket == ticket]
         except SlurmError:

@@ -19,12 +19,12 @@ from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.net import Address, parse_addresses
 from torchft_x.observe.events import last_event
 from torchft_x.observe.run_dirs import RUNS, newest_run
+from torchft_x.timing import CONNECT
 
 if TYPE_CHECKING:
     from torchft_x.launch.kubernetes.remote import Remote
 
 _OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
-_CONNECT = 1.0  # seconds for a connect to one address
 
 
 class NobodyServesError(UnreachableError):
@@ -123,7 +123,7 @@ def _token(token_file: str | None, run_dir: Path | None) -> str | None:
 def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], token: str | None) -> Run:
     for at, address in enumerate(addresses):
         try:
-            socket.create_connection(address, timeout=_CONNECT).close()
+            socket.create_connection(address, timeout=CONNECT).close()
         except (OSError, UnicodeError):
             continue
         return Run(what, run_dir, address, tls.use_token(token), others=addresses[at + 1 :])

@@ -35,10 +35,7 @@ from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
-from torchft_x.timing import TIMING
-
-_TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
-_LOOK = 0.05  # seconds between attempts to find the lighthouse
+from torchft_x.timing import POLL, TIMING
 
 
 class BaseSupervisor:
@@ -148,7 +145,7 @@ class BaseSupervisor:
             if waited > 5.0 and not told:
                 told = True
                 self._say(f"{config.name} waits for {locator.missing}")
-            self._stops.sleep(_LOOK)
+            self._stops.sleep(POLL)
         return self._stops.first
 
     def _run_attempts(self) -> Stop:
@@ -272,7 +269,7 @@ class BaseSupervisor:
                 return _drained(end) if drained is not None and told is None else end
             if self._warm is not None:
                 self._warm.tend(attempt.spec.env, attempt.uptime)
-            self._stops.sleep(_TICK, attempt.fds())
+            self._stops.sleep(POLL, attempt.fds())
 
     def _time_is_over(
         self, attempt: Attempt, attempts: Attempts, started: StartedAttempt, told: float | None, drained: float | None

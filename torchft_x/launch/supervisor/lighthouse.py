@@ -43,9 +43,8 @@ from torchft_x.launch.supervisor.config import LauncherOptions, own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import EventLog
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL, TIMING
 
-_TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
 _VERDICTS = (0, 1)  # exit codes that end the job
 _STANDS_BY = 75  # exit code of a child that has lost the lease (rpc.lighthouse.main)
 _USAGE = 2  # final for the first child, as the arguments stay the same; from a later one it means a port or a file
@@ -181,7 +180,7 @@ class LighthouseSupervisor:
                     process_tree.send([child.pid], signal.SIGTERM)
                 if deadline is not None and (self._stops.hurry or time.monotonic() > deadline):
                     process_tree.send([child.pid], signal.SIGKILL)
-                self._stops.sleep(_TICK, () if pidfd is None else (pidfd,))
+                self._stops.sleep(POLL, () if pidfd is None else (pidfd,))
         finally:
             if pidfd is not None:
                 os.close(pidfd)

@@ -18,11 +18,11 @@ from torchft_x import env, net, tls
 from torchft_x.address_files import folder_of_several, read_address
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, check_any_resolvable, parse_addresses
+from torchft_x.timing import CONNECT
 
 if TYPE_CHECKING:
     from torchft_x.rpc.supervisor_client import SupervisorClient
 
-_CONNECT_TIMEOUT = 1.0  # seconds for one address
 Reports: TypeAlias = "SupervisorClient"
 """Client that reports to the lighthouse."""
 
@@ -91,7 +91,7 @@ class Locator:
 
     def _answers(self, address: Address, by: str = "") -> bool:
         try:
-            socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT).close()
+            socket.create_connection((address.host, address.port), timeout=CONNECT).close()
         except (OSError, UnicodeError) as e:  # UnicodeError: not a valid host name
             self._tried.append(f"{address.url}{by}: {getattr(e, 'strerror', None) or e}")
             return False

@@ -32,10 +32,9 @@ from torchft_x.errors import (
     UnreachableError,
 )
 from torchft_x.observe.events import EventLog
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_FAST, TIMING
 
 _FEW = 8  # if an error names no suspects, up to this many others are reported before the join
-_ABORT_AGAIN = 0.01  # seconds between aborts of a configure that may not have begun
 
 
 class Abortable(Protocol):
@@ -219,7 +218,7 @@ class StepFailures:
         self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
         # A configure that was decided on before the error may begin after this abort, and wait for a dead member.
         while self._configuring and self._config_id == config_id:
-            time.sleep(_ABORT_AGAIN)
+            time.sleep(POLL_FAST)
             self._peers.abort(config_id)
 
     def _suspects(self, error: Exception) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.training.heal_limits import HealWait
 from torchft_x.core.types import Member, State, group_of, listed
 from torchft_x.errors import CollectiveError, ConfigError, TransferError
+from torchft_x.timing import POLL
 from torchft_x.train.context.context import RankContext
 from torchft_x.transfer.format.flatten import has_dtensors, new_dtensors
-
-_LOOK = 0.1  # seconds between two looks at copies that others make
 
 
 class StateExchange:
@@ -198,7 +197,7 @@ def _oversee(context: RankContext, plan: QuorumPlan) -> None:
     copying = HealWait(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
     until = time.monotonic() + context.options.timeout  # every wait for the healers has ended by then
     while context.step.quorum_id == plan.quorum_id and time.monotonic() < until:
-        time.sleep(_LOOK)
+        time.sleep(POLL)
         progress = context.transport.progress()
         if progress is None:
             return

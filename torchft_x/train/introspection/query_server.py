@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x.descriptors import close, not_inherited, shut
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL, TIMING
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ _WORD = 32  # largest number of bytes of a request
 _END = 10.0  # seconds to wait for the running answer, which takes some ten milliseconds
 _LENGTH = struct.Struct("<Q")
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_NAP = 0.1  # seconds of each sleep, so that a main thread that hangs still handles signals
 _calls: list[Any] = []  # keeps the callbacks alive, because Python keeps no reference
 
 
@@ -168,7 +167,7 @@ def hang(argument: bytes) -> bytes:
     def stand_still(_: Any) -> int:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            time.sleep(min(_NAP, max(0.0, end - time.monotonic())))
+            time.sleep(min(POLL, max(0.0, end - time.monotonic())))
         return 0
 
     call = _CALL(stand_still)

@@ -35,7 +35,7 @@ from torchft_x.net import Address, any_host
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.group.shell import GroupShell
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_FAST, TIMING
 from torchft_x.train.setup.options import Options
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_POLL = 0.01  # seconds; a blocking get would block every user of the client and print C++ stack traces on a timeout
 _made: Counter[tuple[str, str, int]] = Counter()  # number of Managers made in this process, by (store, group, rank)
 _made_lock = threading.Lock()
 
@@ -119,7 +118,7 @@ class GroupConnection:
                     f"rank {self.options.group_rank}: rank {rank} has said nothing about {about} within {timeout:g} s; "
                     "look at its log."
                 )
-            time.sleep(_POLL)
+            time.sleep(POLL_FAST)
         return answer
 
     def newest_copy(self, held: Sequence[State]) -> State | None:
@@ -149,7 +148,7 @@ class GroupConnection:
         keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
         deadline = time.monotonic() + TIMING.leave_wait
         while not store.check(keys) and time.monotonic() < deadline:
-            time.sleep(_POLL)
+            time.sleep(POLL_FAST)
 
 
 def connect(options: Options) -> GroupConnection:
@@ -258,7 +257,7 @@ def _store_client(options: Options, address: Address) -> dist.Store:
         except UnreachableError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_POLL * 10)
+            time.sleep(POLL_FAST * 10)
 
 
 def _own_keys(options: Options, address: Address) -> str:
@@ -282,7 +281,7 @@ def _follow(options: Options, store: dist.Store, keys: str) -> GroupConnection:
                 f"rank {options.group_rank}: rank 0 of group {options.replica_id or '(unnamed)'} has not started its "
                 f"group server within {options.connect_timeout:g} s; look at rank 0's log."
             )
-        time.sleep(_POLL)
+        time.sleep(POLL_FAST)
     if "error" in said:
         raise UnreachableError(f"rank 0 could not join: {said['error']}")
     client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)

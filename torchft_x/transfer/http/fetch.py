@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
+from torchft_x.timing import POLL
 from torchft_x.transfer.http.client import BROKEN, Retry, Source
 from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.receiver import Receiver, Transfer
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 # sent.
 COMPARE = 2.0
 JOIN = 5.0  # seconds that sources which are still joining get when no other is left
-_LOOK = 0.1  # seconds between two checks of an idle stream for slow ones
 
 
 class Fetch:
@@ -223,7 +223,7 @@ class Fetch:
                 others = (self._feed_of[other] for other in self._queue.overdue(stream, now))
                 slow = next((other for other in others if other is not feed and other not in self._dropped), None)
                 if slow is None:
-                    self._changed.wait(_LOOK)
+                    self._changed.wait(POLL)
                     continue
             self._drop(
                 slow, slow.source.error("it is far slower than the other sources, which have sent all but its part.")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchft_x.comm.quantized import format
 from torchft_x.comm.quantized.format import FORMATS, FP8, INT4, INT8, Format, decode, encode, format_of, residual
-from torchft_x.core import formats as launched
+from torchft_x.core import types as launched
 from torchft_x.errors import ConfigError
 
 LARGE = 2.0**127  # within 1 % of the largest float32, twice this, a value may arrive as infinity

@@ -130,7 +130,7 @@ def test_what_can_not_be_asked(given: str, environ: dict[str, str], said: str) -
 
 
 def test_something_that_does_not_answer(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_STATUS", 0.3)
+    monkeypatch.setattr(network, "ANSWER", 0.3)
     check(poll(f"127.0.0.1:{port}"), "problem", "takes connections, but does not answer as a lighthouse")
 
 

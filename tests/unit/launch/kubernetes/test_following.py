@@ -45,7 +45,7 @@ def test_a_pod_that_has_no_log_yet_is_waited_for(
 ) -> None:
     """After its log the part is over, so nothing more is watched. The same line is not printed twice."""
     monkeypatch.setenv(env.KUBECONFIG, str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr(jobs, "_LOOK", 0.0)
+    monkeypatch.setattr(jobs, "POLL_SLOW", 0.0)
     answers = [*WAITS[:2], *waiting, *RUNS, *OVER]
 
     def answer(asked: Request) -> tuple[int, Any]:

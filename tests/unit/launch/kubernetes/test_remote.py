@@ -33,7 +33,7 @@ PAGE = "/api/v1/namespaces/team/services/a-1-lighthouse:page/proxy"
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(env.KUBECONFIG, str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr(commands, "_LOOK", 0.0)
+    monkeypatch.setattr(commands, "POLL", 0.0)
     return tmp_path / "kubeconfig"
 
 

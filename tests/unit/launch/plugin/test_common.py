@@ -14,7 +14,7 @@ from torchft_x.launch.process.output import LogFile
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "_LOOK", 0.0)
+    monkeypatch.setattr(common, "POLL", 0.0)
 
 
 def test_a_file_that_never_comes(tmp_path: Path) -> None:

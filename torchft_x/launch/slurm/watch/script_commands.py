@@ -22,9 +22,9 @@ from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch.watcher import ask
 from torchft_x.observe.events import last_event
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
+from torchft_x.timing import POLL_SLOW
 
 _SPARE = 5.0  # seconds kept for the submission after the wait
-_LOOK = 1.0  # seconds between requests to the lighthouse, or for the queue
 _LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse has reported that the job is over
 
 
@@ -87,7 +87,7 @@ def _until_served(manifest: Manifest, left: float) -> None:
             ask(manifest)
             return
         except TorchftXError:
-            time.sleep(_LOOK)
+            time.sleep(POLL_SLOW)
 
 
 def end(argv: list[str]) -> int:
@@ -134,4 +134,4 @@ def end_app(run_dir: str, me: str, controller: Controller) -> None:
         if time.monotonic() > deadline:
             controller.cancel(rest)
             break
-        time.sleep(_LOOK)
+        time.sleep(POLL_SLOW)

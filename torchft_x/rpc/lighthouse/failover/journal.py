@@ -39,6 +39,7 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.generic import parse
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
+from torchft_x.timing import POLL
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,6 @@ MAX_DONE = limits.MAX_MEMBERS * 16
 """Finished supervisors, of all groups and nodes."""
 
 _LOCK_WAIT = 2.0  # seconds; the lighthouse of a killed supervisor dies a moment after its supervisor
-_LOCK_AGAIN = 0.05  # seconds
 _IN_USE = "another lighthouse uses it"
 _MAGIC = b"TFXLEDG2"
 # At offset 8, written alone if nothing else is new: the grant, the time after which no lease was sent, the newest step.
@@ -351,6 +351,6 @@ def _why_not(fd: int) -> str:
         except BlockingIOError:
             if time.monotonic() > until:
                 return _IN_USE
-            time.sleep(_LOCK_AGAIN)
+            time.sleep(POLL)
         except OSError as e:
             return f"it can't be locked: {e.strerror}"

@@ -29,10 +29,9 @@ from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
 from torchft_x.rpc.transport.stream import answering
 from torchft_x.rpc.transport.token import TokenCheck
+from torchft_x.timing import POLL_SLOW
 
 log = logging.getLogger(__name__)
-
-_AWAY_AGAIN = 1.0  # seconds between two tries to open a directory that is away
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
             if not logged:
                 log.warning("%s is away (%s); this lighthouse stands by until it is back.", folder, e.strerror or e)
                 logged = True
-        if wait(_AWAY_AGAIN):
+        if wait(POLL_SLOW):
             return None
 
 

@@ -16,9 +16,7 @@ from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
-
-_CONNECT = 2.0  # seconds for a connect to a group server
-_EXIT = 2.0  # seconds for a group server's answer to Kill, which mostly is that its process is gone
+from torchft_x.timing import ANSWER, CONNECT
 
 
 class OrderDesk:
@@ -104,13 +102,13 @@ class OrderDesk:
         target = parse_address(address, what=f"address of group {group}")
         async with grpc_options.aio_channel(target) as channel:
             try:
-                await asyncio.wait_for(channel.channel_ready(), _CONNECT)
+                await asyncio.wait_for(channel.channel_ready(), CONNECT)
             except asyncio.TimeoutError:
                 raise RefusedError(f"Group {group} can't be killed: its server at {address} does not answer.") from None
             call = channel.unary_unary(f"/{grpc_options.MANAGER}/Kill")
             request = peer_pb.KillRequest(msg="killed by request").SerializeToString()
             try:
-                await call(request, timeout=_EXIT, metadata=metadata(self._token))
+                await call(request, timeout=ANSWER, metadata=metadata(self._token))
             except grpc.RpcError as e:
                 if e.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                     raise RefusedError(f"Group {group} can't be killed: {e.details()}") from None
