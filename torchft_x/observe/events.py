@@ -1,4 +1,4 @@
-"""The event log of design 7: one JSON object per line, one file per process, in the run directory.
+"""The event log (docs/events.md): one JSON object per line, one file per process, in the run directory.
 
 Fields of every line: ``t`` (unix seconds), ``mono`` (monotonic seconds), ``pid``, ``role``, ``event``, and where
 known ``group``, ``replica_id``, ``rank``, ``attempt``. Names and fields per event: docs/events.md.

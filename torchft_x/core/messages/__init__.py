@@ -26,7 +26,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write this to the log and event file. `event`: one of design 7's names or a log-only name. `text`: a sentence."""
+    """Write this to the log and event file. `event`: a name of docs/events.md or a log-only name. `text`: a sentence."""
 
     event: str
     text: str

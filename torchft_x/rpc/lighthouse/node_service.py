@@ -1,4 +1,4 @@
-"""The shell of the assembly machine: the lighthouse's service for supervisors of groups over several nodes.
+"""The lighthouse's service for supervisors of groups over several nodes (`core.job.multi_node`).
 
 Everything happens on the loop's thread. Events of a group as a whole go on to the roster and the lighthouse through
 `feed_group`.

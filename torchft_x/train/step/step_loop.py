@@ -8,7 +8,7 @@
 5. *End* the step: commit it, or let the next quorum resolve it (`commit`, `end_pass`).
 
 A step that fails is not lost while its local gradients are kept. This rank asks for the next quorum inside the same
-step. That quorum resolves the failed step in one of these ways (protocol, section 5).
+step. That quorum resolves the failed step in one of these ways.
 
 * *adopt*: another group may have committed the step, so this rank commits the same bits;
 * *redo*: no group has committed it, so the remaining groups reduce their local gradients again, if they were computed

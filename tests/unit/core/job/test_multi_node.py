@@ -1,4 +1,4 @@
-"""The assembly machine: events in, effects compared; and random schedules of several nodes, streams and lighthouses."""
+"""Groups over several nodes: events in, effects compared; and random schedules of several nodes, streams and lighthouses."""
 
 from __future__ import annotations
 
