@@ -17,11 +17,13 @@ pytestmark = [pytest.mark.timeout(300)]
 _KINDS = ("batch/v1/jobs", "services", "secrets", "networking.k8s.io/v1/networkpolicies", "pods")
 
 
-def test_a_killed_pod_s_group_comes_back_and_cancel_leaves_nothing(shell: Shell) -> None:
+@pytest.mark.parametrize("tls", ["off", "on"])
+def test_a_killed_pod_s_group_comes_back_and_cancel_leaves_nothing(shell: Shell, tls: str) -> None:
     space = shell.space
     shell.become_guest()
     shell.allow_guest()
-    handle = handle_of(shell.run("--replicas", "2", *TRIAL, "--", *MODEL, "--steps", "1000000", "--pace", "0.05"))
+    words = ("--replicas", "2", "--tls", tls, *TRIAL, "--", *MODEL, "--steps", "1000000", "--pace", "0.05")
+    handle = handle_of(shell.run(*words))
     with (
         shell.following(f"{handle}/trainer/0") as log,
         shell.following(f"{handle}/trainer/1") as victim,
@@ -31,6 +33,8 @@ def test_a_killed_pod_s_group_comes_back_and_cancel_leaves_nothing(shell: Shell)
         status = shell.say("status", handle)
         assert "State: RUNNING" in status
         assert "trainer[1]:RUNNING" in status
+        # From the page, by the API server's proxy.
+        assert "2 of 2 groups train" in shell.own("status", handle, "--once")
         pods = {pod["metadata"]["labels"].get("torchft-x/group"): pod["metadata"] for pod in mine(space, "pods")}
         space.delete("pods", pods["1"]["name"], gracePeriodSeconds=0)
         until(log, "groups 1")

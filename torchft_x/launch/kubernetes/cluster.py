@@ -135,17 +135,18 @@ class Cluster:
         try:
             return self._ask_page(f"{service}:page", path, body, token)
         except ClusterError as e:
-            if "no service port" not in str(e):
+            if "no endpoints" not in str(e):
                 raise
-        return self._ask_page(f"https:{service}:{names.TLS_PAGE}", path, body, token)  # the job has --tls
+            try:  # the job has --tls, or its lighthouse is not ready
+                return self._ask_page(f"https:{service}:{names.TLS_PAGE}", path, body, token)
+            except ClusterError:
+                raise e from None
 
     def _ask_page(self, service: str, path: str, body: Json | None, token: str | None) -> tuple[int, Json | str]:
         at = f"/api/v1/namespaces/{self.namespace}/services/{service}/proxy{path}"
         headers = {"Accept": "*/*"}  # Host is the API server's, which the program may refuse (421)
-        if body is not None:
-            headers |= {"Content-Type": "application/json"}
-        if token is not None:
-            headers |= {"X-Torchft-X-Token": token}
+        headers |= {} if body is None else {"Content-Type": "application/json"}
+        headers |= {} if token is None else {"X-Torchft-X-Token": token}
         status, found = self._through(at, headers, body)
         return self._through(at, {**headers, "Host": "localhost"}, body) if status == 421 else (status, found)
 
