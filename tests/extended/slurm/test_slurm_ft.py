@@ -80,8 +80,9 @@ def shell(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Shell]:
     wait_for(lambda: not made.queued(), 30, "an empty queue")
 
 
-def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
-    done = shell.run("--steps", "100000", "--pace", "0.05", cfg="exclusive=True")
+@pytest.mark.parametrize("tls", ["off", "on"])
+def test_from_the_submission_to_the_cancel(shell: Shell, tls: str) -> None:
+    done = shell.run("--steps", "100000", "--pace", "0.05", cfg="exclusive=True", options=("--tls", tls))
     assert (done.returncode, bool(shell.handle)) == (0, True), done.stdout + done.stderr
     shell.wait_until_training()
     wait_for(lambda: shell.part_status() == "RUNNING", 60, "a watcher to hear of a group")
