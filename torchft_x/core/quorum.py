@@ -96,8 +96,8 @@ def form(s: QuorumInputs) -> Form | Wait:
         if _heirs(quorum, whole):
             continue
         left = left or quorum
-        running = _running(s, quorum, asked)
-        if running:
+        running = [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in s.over]
+        if running:  # they may go on in this quorum, which no candidate follows (R9)
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
                 f"commit in it, or come back with it: waiting for them, for proof that they have ended, or until "
@@ -114,11 +114,6 @@ def form(s: QuorumInputs) -> Form | Wait:
 def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
     """Return the wait for these members of the present quorum, which are not lost and have yet to ask (R6)."""
     return Wait(f"Waiting for members of q{cur.number} to ask: {listed(awaited)}.")
-
-
-def _running(s: QuorumInputs, quorum: Quorum, asked: Collection[str]) -> list[str]:
-    """Return the members that may go on in this quorum, which no candidate follows, without the candidates (R9)."""
-    return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in s.over]
 
 
 def _cut_to_shrink(s: QuorumInputs) -> list[Candidate]:

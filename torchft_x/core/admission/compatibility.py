@@ -60,7 +60,9 @@ class CompatibilityCheck:
         """Return the candidates that differ from the members that count, each with a sentence."""
         if not self._differ:
             return []  # the common case, in constant time
-        self._recount()
+        # Forget the declarations that no member holds any more.
+        self._kinds = list({id(r.traits): r.traits for r in self._members if r.traits is not None}.values())
+        self._differ = any(difference(a, b) for a, b in combinations(self._kinds, 2))
         present = [r for r in self._members if r.traits is not None and not r.lost]
         present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
         if self._quorum_state.missing and not any(self._inside(r) for r in present):
@@ -74,11 +76,6 @@ class CompatibilityCheck:
             elif differs is not None and record.join is not None:
                 found.append((record, _refusal(record, *differs)))
         return found
-
-    def _recount(self) -> None:
-        """Forget the declarations that no member holds any more, and compare the rest again."""
-        self._kinds = list({id(r.traits): r.traits for r in self._members if r.traits is not None}.values())
-        self._differ = any(difference(a, b) for a, b in combinations(self._kinds, 2))
 
     def _inside(self, record: MemberRecord) -> bool:
         return record.replica_id in self._quorum_state.inside

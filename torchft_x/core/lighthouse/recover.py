@@ -115,7 +115,8 @@ def decide_restart(
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
         return NothingToAdopt()
     quorums = _together(newest, reports)
-    absent = [r for r, m in _members(quorums).items() if not _vouches(reports.get(r), m)]
+    members = {m.replica_id: m for q in reversed(quorums) for m in q.members}
+    absent = [r for r, m in members.items() if not _vouches(reports.get(r), m)]
     if not absent or now >= lease_end:
         return Adopt(newest, () if absent else quorums[1:])
     return Wait(
@@ -141,10 +142,6 @@ def _together(newest: Quorum, reports: Mapping[str, MemberReport]) -> tuple[Quor
         held = (reports[m.replica_id].quorum for m in quorum.members if m.replica_id in reports)
         todo += {q.id: q for q in held if q is not None and q.id not in found}.values()
     return tuple(sorted(found.values(), key=lambda q: -q.id))
-
-
-def _members(quorums: tuple[Quorum, ...]) -> dict[str, Member]:
-    return {m.replica_id: m for q in reversed(quorums) for m in q.members}
 
 
 def _vouches(report: MemberReport | None, member: Member) -> bool:
