@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchft_x.comm.quantized import format
 from torchft_x.comm.quantized.format import FORMATS, FP8, INT4, INT8, Format, decode, encode, format_of, residual
-from torchft_x.core import types as launched
+from torchft_x.core import types
 from torchft_x.errors import ConfigError
 
 LARGE = 2.0**127  # within 1 % of the largest float32, twice this, a value may arrive as infinity
@@ -155,7 +155,7 @@ def test_names_of_formats() -> None:
     assert format_of(True) is INT8
     assert {format_of(off) for off in (None, False, "none")} == {None}
     assert [format_of(name) for name in FORMATS] == list(FORMATS.values())
-    assert tuple(FORMATS) == launched.FORMATS
+    assert tuple(FORMATS) == types.FORMATS
     for wrong in ("int7", "INT8", 1, 8):
         with pytest.raises(ConfigError, match="should_quantize"):
             format_of(wrong)  # type: ignore[arg-type]
