@@ -100,10 +100,10 @@ def is_due(state: State, options: DataOptions | None) -> bool:
 def compares_whole_state(check: SlotCheck, state: State, options: DataOptions | None) -> bool | None:
     """Return whether all of the parameters and optimizer state are compared in the step that begins at `state`.
 
-    None: a part of them is, if that is due. In other steps with a comparison of gradients only members in the phase `ALL` compare
-    the state, because digests of a part and of all of it differ.
+    None: a part of them is, if that is due. In other steps with a comparison of gradients none is in the phase `PAIR`, because
+    digests of a part and of all of it differ.
     """
-    return check.phase(state) is CheckPhase.ALL if is_due(state, options) else None
+    return check.phase(state) is not CheckPhase.PAIR if is_due(state, options) else None
 
 
 def compared_slot(state: State, options: DataOptions) -> int:

@@ -7,6 +7,7 @@ a slot that several groups have computed (`core.commit.slot_check`). A group tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -20,7 +21,7 @@ from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages.group import CrossVoteEnded, GroupVote, VoteReply
 from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote
 from torchft_x.core.types import State, readable
-from torchft_x.errors import CollectiveError, DeadlineError, FaultyError
+from torchft_x.errors import CollectiveError, DeadlineError, FaultyError, TorchftXError
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
@@ -211,6 +212,9 @@ class StepVote:
             row = cross_group_vote.roll_call_row(*(mine if member == plan.replica_rank else (0, 0)))
             state, slots[replica_id] = cross_group_vote.roll_call_answer(c.peers.all_min.minimum(row, limit))
             states.append(state)
+        # A member that leaves asks for the next quorum, which ends the turns of those that are still in this one.
+        with contextlib.suppress(TorchftXError):
+            c.peers.all_min.minimum(cross_group_vote.roll_call_row(0, 0), limit)
         wrong = cross_group_vote.wrong_states(states)
         if not wrong:
             return self._judge_slots(plan, slots)
