@@ -192,7 +192,7 @@ class Timing:
     find_local: float = 30.0  # for a lighthouse that the same local job starts
     nodes_wait: float = 60.0  # for other nodes of a group in a local job, whose supervisors are not restarted
 
-    # --- evidence of hangs, and dumps (launch.process.hangs, launch.postmortem) --------------------------------------
+    # --- evidence of hangs, and dumps (launch.process.hangs, launch.workers) --------------------------------------
 
     hang_quiet: float = 3.0  # without a step, until a group's processes are examined
     hang_idle: float = 15.0  # time for which evidence of a hang must last

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.schedule import Target
-from torchft_x.launch.postmortem import probe_worker
+from torchft_x.launch.workers import probe_worker
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import is_event
 from torchft_x.observe.processes import belongs, job_processes, lighthouse_process

@@ -24,7 +24,6 @@ from typing import Any
 from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.run_claim import RunClaim
-from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartPolicy
 from torchft_x.launch.supervisor.config import BaseConfig
@@ -33,6 +32,7 @@ from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator, Reports
 from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over, watch_fence
 from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.probe_worker import SCRATCH
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL, TIMING

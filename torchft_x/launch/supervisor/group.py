@@ -17,8 +17,6 @@ from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.job.health import UNHEALTHY_HOST, failure, report_unhealthy
-from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
-from torchft_x.launch.postmortem.probe_worker import NoAnswerError, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
 from torchft_x.launch.process.environment import without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
@@ -32,6 +30,8 @@ from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, Starte
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.collector import Collector, Files, Incident, incident_of
+from torchft_x.launch.workers.probe_worker import NoAnswerError, status
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
 
@@ -112,7 +112,7 @@ class Supervisor(BaseSupervisor):
         node = None if self.config.nodes == 1 else self.config.node
         return {"group": self.config.group, "node": node}
 
-    # --- explanations of deaths and hangs (postmortem/collector.py) ------------------------------------------------------
+    # --- explanations of deaths and hangs (workers/collector.py) ------------------------------------------------------
 
     def _on_turn(self, attempt: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
         if self._watched is None:

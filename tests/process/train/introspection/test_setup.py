@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.util import scaled, wait_for
-from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.probe_worker import RECORDER, STACKS, NoAnswerError, Target, View
+from torchft_x.launch.workers import probe_worker
+from torchft_x.launch.workers.probe_worker import RECORDER, STACKS, NoAnswerError, Target, View
 
 COMMAND = [sys.executable, "-m", "tests.process.train.watched_worker"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.util import scaled
 from torchft_x import LighthouseServer, env
-from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
+from torchft_x.launch.workers import probe_worker
+from torchft_x.launch.workers.probe_worker import NoAnswerError, Target
 
 SCRIPT = """
 import sys, time

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.util import scaled
-from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.collector import Collector, Incident, _log_end
-from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
+from torchft_x.launch.workers import probe_worker
+from torchft_x.launch.workers.collector import Collector, Incident, _log_end
+from torchft_x.launch.workers.probe_worker import NoAnswerError, Target
 from torchft_x.observe import worker_status
 
 

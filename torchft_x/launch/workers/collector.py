@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.atomic_file import replace_file
-from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target, View
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import error_file
 from torchft_x.launch.process.hangs import HangDetector, Usage, is_stalled, step_limit
+from torchft_x.launch.workers import probe_worker
 from torchft_x.launch.workers.attempt import Attempt
+from torchft_x.launch.workers.probe_worker import NoAnswerError, Target, View
 from torchft_x.observe import dumps
 from torchft_x.observe.dumps import Frame, all_folders, is_fresh, open_folder, parse_stacks, place
 from torchft_x.timing import POLL_SLOW, TIMING

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.util import wait_for
-from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
+from torchft_x.launch.workers import probe_worker
+from torchft_x.launch.workers.probe_worker import NoAnswerError, Target
 
 
 def test_a_dead_one_is_described(tmp_path: Path) -> None:
