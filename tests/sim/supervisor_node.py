@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 HOPELESS_ATTEMPTS = 3  # as in `RestartRules.loop`
-TOLD_AFTER = 2 / 3  # fraction of the limit, as in launch.process.stopped
+TOLD_AFTER = 2 / 3  # fraction of the limit, as in launch.process.hangs
 LOOK = 0.1  # seconds between two checks of the processes
 
 

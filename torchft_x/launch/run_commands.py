@@ -157,9 +157,11 @@ def chaos(argv: list[str]) -> int:
             else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
         )
         if run_dir is None:
-            from torchft_x.launch.kubernetes.remote import check
+            from torchft_x.launch.kubernetes.remote import check_faults
 
-            check([planned.kind for planned in schedule.listed(args.at, 0)] if args.at else args.kinds.split(","))
+            check_faults(
+                [planned.kind for planned in schedule.listed(args.at, 0)] if args.at else args.kinds.split(",")
+            )
         targets = run.living()
         if not targets:
             where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"

@@ -307,7 +307,7 @@ class Keeper:
     def _have(self, wanted: int) -> None:
         """Change the number of groups. Raise `ConfigError`, without any change, if the job can't have so many."""
         trainers = {k: p for k, p in self._processes.items() if p.replica.role.kind == "trainer"}
-        role = upkeep.check_groups(self._plan, wanted, [p.replica for p in trainers.values()])
+        role = upkeep.check_scale(self._plan, wanted, [p.replica for p in trainers.values()])
         new = range(self._groups * role.nodes, wanted * role.nodes)
         devices = upkeep.share_devices(
             role,

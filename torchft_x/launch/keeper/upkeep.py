@@ -144,7 +144,7 @@ def outcome(replicas: list[Replica], last_words: dict[str, str]) -> Outcome | No
     return Outcome("FAILED", f"{failed.name} {failed.last_exit}" + (f": {words}" if words else ""))
 
 
-def check_groups(plan: JobPlan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
+def check_scale(plan: JobPlan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
     """Return the role whose number of replicas changes. Raise `ConfigError` if the job can't have so many groups."""
     role = plan.trainer
     command = None if role is None or role.template is None else role.template.args

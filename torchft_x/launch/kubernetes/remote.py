@@ -19,7 +19,7 @@ from torchft_x.launch.kubernetes.rules.pod import TOKEN_KEY
 from torchft_x.observe.run.collected import events_in
 
 Json = dict[str, Any]
-KINDS = ("kill", "drain", "supervisor", "lighthouse")
+FAULTS = ("kill", "drain", "supervisor", "lighthouse")
 """Kinds of faults. kill: order to kill the group. drain: delete a pod with its grace period. supervisor, lighthouse: delete a
 trainer's or the lighthouse's pod without a grace period."""
 
@@ -102,11 +102,11 @@ def _words(found: Json | str) -> str:
     return " ".join(str(found).split())[:300].rstrip(".") + "."
 
 
-def check(kinds: Iterable[str]) -> None:
+def check_faults(kinds: Iterable[str]) -> None:
     """Raise `ConfigError` for a kind of fault that can't be caused from outside a pod."""
     for kind in kinds:
-        if kind not in KINDS:
-            raise ConfigError(f"in a cluster there are the faults {', '.join(KINDS)}; {kind!r} is none of them.")
+        if kind not in FAULTS:
+            raise ConfigError(f"in a cluster there are the faults {', '.join(FAULTS)}; {kind!r} is none of them.")
 
 
 class Pods:

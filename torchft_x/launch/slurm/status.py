@@ -20,7 +20,7 @@ from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
-from torchft_x.launch.slurm.rules.values import from_json
+from torchft_x.launch.slurm.rules.values import read_memory
 
 _FRESH = 1.0  # seconds for which an answer of Slurm's is reused
 
@@ -152,7 +152,7 @@ def why_unheard(found: Any, part: Part, row: Row) -> str:
 
     `found` is the part's memory from `to_json`.
     """
-    memory = from_json(found, 0.0)
+    memory = read_memory(found, 0.0)
     came = memory.came if memory is not None and memory.start == (row.job, row.restarts) else set()
     missing = [node for node in range(part.nodes) if node not in came]
     if missing:

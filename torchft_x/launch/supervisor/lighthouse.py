@@ -268,7 +268,7 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     if "--index" in argv:
         at = argv.index("--index")
         address_file, argv = folder_of_several(run_dir) / argv[at + 1], [*argv[:at], *argv[at + 2 :]]
-        claim(run_dir, _job())
+        claim_folder(run_dir, _job())
         added += ["--lease_dir", str(folder_of_several(run_dir))]
     if "--bind" not in argv:  # a local job shares its host's ports with other jobs
         added += ["--bind", f"[::]:{0 if local else _port()}"]
@@ -284,7 +284,7 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     return [*argv, *added]
 
 
-def claim(run_dir: Path, job: str) -> None:
+def claim_folder(run_dir: Path, job: str) -> None:
     """Claim the lighthouses' directory for this job. Raise `ConfigError` if another job has it, or on write errors."""
     mark = folder_of_several(run_dir) / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     try:

@@ -152,24 +152,24 @@ def plan(*roles: RolePlan, min_replicas: int = 1) -> JobPlan:
 def test_more_and_fewer() -> None:
     role = trainer()
     for wanted in (1, 2, 7):
-        assert upkeep.check_groups(plan(role), wanted, []) is role
+        assert upkeep.check_scale(plan(role), wanted, []) is role
 
 
 @pytest.mark.parametrize("wanted", [-1, 0, 1, 5000])
 def test_a_number_that_cant_be(wanted: int) -> None:
     with pytest.raises(ConfigError, match=rf"--replicas is {wanted}; it must lie between 2 "):
-        upkeep.check_groups(plan(trainer(), min_replicas=2), wanted, [])
+        upkeep.check_scale(plan(trainer(), min_replicas=2), wanted, [])
 
 
 def test_jobs_whose_number_cant_change() -> None:
     with pytest.raises(ConfigError, match="no replica groups"):
-        upkeep.check_groups(plan(), 2, [])
+        upkeep.check_scale(plan(), 2, [])
     with pytest.raises(ConfigError, match="differ in size"):
-        upkeep.check_groups(plan(trainer(workers="1,2")), 3, [])
+        upkeep.check_scale(plan(trainer(workers="1,2")), 3, [])
     done = Replica(trainer(), 1)
     done.ended(0, 1.0)
     with pytest.raises(ConfigError, match="about to end: group 1 has finished"):
-        upkeep.check_groups(plan(trainer()), 3, [done])
+        upkeep.check_scale(plan(trainer()), 3, [done])
 
 
 def test_new_groups_get_devices_that_nobody_has() -> None:

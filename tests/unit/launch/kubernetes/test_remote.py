@@ -19,7 +19,7 @@ from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.kubernetes import commands, jobs
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
-from torchft_x.launch.kubernetes.remote import Pods, Remote, check
+from torchft_x.launch.kubernetes.remote import Pods, Remote, check_faults
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.run_commands import chaos
 from torchft_x.launch.status.commands import order, status
@@ -170,7 +170,7 @@ def test_who_can_be_struck_and_how(kubeconfig: Path) -> None:
     assert "gracePeriodSeconds=0" in at_once.path
     assert "gracePeriodSeconds" not in drained.path
     with pytest.raises(ConfigError, match="'hang' is none of them"):
-        check(["kill", "hang"])
+        check_faults(["kill", "hang"])
 
 
 def test_a_fault_outlives_the_pod_and_the_report_names_what_came_of_it(kubeconfig: Path, tmp_path: Path) -> None:

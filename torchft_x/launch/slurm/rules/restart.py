@@ -33,7 +33,7 @@ from torchft_x.launch.slurm.rules.values import (
     Reschedule,
     Resubmit,
     SkipBeginTime,
-    from_json,
+    read_memory,
 )
 from torchft_x.timing import TIMING
 
@@ -82,7 +82,7 @@ class JobRestarts:
         self._lost = dict(lost)
         self._reported_lost = dict(lost)
         for name, text in found.items() if isinstance(found, Mapping) else ():
-            memory = from_json(text, unix)
+            memory = read_memory(text, unix)
             if memory is not None:
                 memory.silent_since = None  # measured anew
                 self._parts[str(name)] = memory

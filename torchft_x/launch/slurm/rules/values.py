@@ -170,7 +170,7 @@ class PartMemory:
         }
 
 
-def from_json(found: Any, unix: float) -> PartMemory | None:
+def read_memory(found: Any, unix: float) -> PartMemory | None:
     """Return the memory from `to_json`'s value, or None for any other value. `unix` is the Unix time less this clock's."""
     if not isinstance(found, Mapping):
         return None
