@@ -216,41 +216,6 @@ def _keeper(remote: Remote) -> Callable[[Event], None]:
     return keep
 
 
-def clean(argv: list[str]) -> int:
-    """Run ``torchft_x clean`` and return the exit code, 1 if a directory could not be removed, or the person refused."""
-    parser = Parser(
-        prog="torchft_x clean", description="Remove the directories of old runs; never of one that goes on."
-    )
-    parser.add_argument("folder", type=Path, nargs="?", default=RUNS, help=f"where they are; default: ./{RUNS}")
-    parser.add_argument("--days", type=float, default=DAYS, help=f"without an event for so long; default: {DAYS:g}")
-    parser.add_argument("--yes", action="store_true", help="don't ask")
-    args = parser.parse_args(argv)
-    if not args.folder.is_dir():
-        print(f"torchft_x clean: there is no directory {harmless(args.folder)}.", file=sys.stderr)
-        return 2
-    found = examine(args.folder, args.days, time.time())
-    for old in found:
-        print(
-            f"{harmless(old.path)}: {amount(old.bytes)}, {old.days:.1f} days old"
-            + (f", stays: {old.stays}" if old.stays else "")
-        )
-    gone = [old for old in found if not old.stays]
-    if not gone:
-        print(f"Nothing in {harmless(args.folder)} is to be removed.")
-        return 0
-    what = f"{plural(len(gone), 'run')}, {amount(sum(old.bytes for old in gone))}"
-    if not args.yes:
-        print(f"Remove {what}? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            print("Nothing was removed.")
-            return 1
-    failed = [problem for old in gone if (problem := remove(old.path))]
-    for problem in failed:
-        print(f"torchft_x clean: {harmless(problem, 400)}", file=sys.stderr)
-    print(f"Removed {len(gone) - len(failed)} of {what}.")
-    return 1 if failed else 0
-
-
 def cancel(argv: list[str]) -> int:
     """Run ``torchft_x cancel`` and return the exit code. Raise `TorchftXError`."""
     parser = Parser(prog="torchft_x cancel", description="End a job, in good order.")
@@ -277,6 +242,41 @@ def _commands(job: str) -> Any:
     return importlib.import_module(f"torchft_x.launch.{'slurm' if is_slurm_run(job) else 'keeper'}.commands")
 
 
+def clean(argv: list[str]) -> int:
+    """Run ``torchft_x clean`` and return the exit code, 1 if a directory could not be removed, or the person refused."""
+    parser = Parser(
+        prog="torchft_x clean", description="Remove the directories of old runs; never of one that goes on."
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=RUNS, help=f"where they are; default: ./{RUNS}")
+    parser.add_argument("--days", type=float, default=DAYS, help=f"without an event for so long; default: {DAYS:g}")
+    parser.add_argument("--yes", action="store_true", help="don't ask")
+    args = parser.parse_args(argv)
+    if not args.folder.is_dir():
+        print(f"torchft_x clean: there is no directory {harmless(args.folder)}.", file=sys.stderr)
+        return 2
+    found = old_runs(args.folder, args.days, time.time())
+    for old in found:
+        print(
+            f"{harmless(old.path)}: {amount(old.bytes)}, {old.days:.1f} days old"
+            + (f", stays: {old.stays}" if old.stays else "")
+        )
+    gone = [old for old in found if not old.stays]
+    if not gone:
+        print(f"Nothing in {harmless(args.folder)} is to be removed.")
+        return 0
+    what = f"{plural(len(gone), 'run')}, {amount(sum(old.bytes for old in gone))}"
+    if not args.yes:
+        print(f"Remove {what}? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("Nothing was removed.")
+            return 1
+    failed = [problem for old in gone if (problem := _remove(old.path))]
+    for problem in failed:
+        print(f"torchft_x clean: {harmless(problem, 400)}", file=sys.stderr)
+    print(f"Removed {len(gone) - len(failed)} of {what}.")
+    return 1 if failed else 0
+
+
 @dataclass(frozen=True)
 class OldRun:
     path: Path
@@ -285,7 +285,7 @@ class OldRun:
     stays: str  # reason why it must stay; '' if it may be removed
 
 
-def examine(folder: Path, days: float, now: float) -> list[OldRun]:
+def old_runs(folder: Path, days: float, now: float) -> list[OldRun]:
     """Return the runs in `folder` without an event for that many days, the oldest first. `now` is in Unix seconds."""
     found = []
     for path in runs_below(folder):
@@ -320,7 +320,7 @@ def _size(path: Path) -> int:
     return total
 
 
-def remove(path: Path) -> str:
+def _remove(path: Path) -> str:
     """Remove a run directory. Return the error as a sentence, or '' if there was none."""
     try:
         shutil.rmtree(path)

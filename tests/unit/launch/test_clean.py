@@ -1,4 +1,4 @@
-"""launch/clean: old run directories."""
+"""`torchft_x clean`: old run directories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.observe.written import Job
 from torchft_x.__main__ import main
-from torchft_x.launch.run_commands import examine
+from torchft_x.launch.run_commands import old_runs
 
 DAY = 86400.0
 
@@ -53,7 +53,7 @@ def test_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_what_may_go_on_elsewhere_stays_even_when_asked_for(tmp_path: Path) -> None:
     a_run(tmp_path / "quiet", 60.0, ended=False)
     a_run(tmp_path / "done", 30.0)
-    found = examine(tmp_path, 0.0, time.time())
+    found = old_runs(tmp_path, 0.0, time.time())
     assert [(old.path.name, bool(old.stays)) for old in found] == [("quiet", True), ("done", False)]
 
 

@@ -27,15 +27,6 @@ from torchft_x.launch.plugin import common
 from torchft_x.launch.schedulers import excepthook
 
 NAME = "kubernetes_ft"
-
-
-def run_opts() -> runopts:
-    opts = runopts()
-    for name, kind, default, words in _OPTIONS:
-        opts.add(name, type_=kind, default=default, help=words)
-    return opts
-
-
 _STRINGS = List[str]  # noqa: UP006
 _PAIRS = Dict[str, str]  # noqa: UP006
 _OPTIONS: list[tuple[str, Any, Any, str]] = [
@@ -59,34 +50,6 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
     ("gpu_resource", str, "nvidia.com/gpu", "the resource of which --gpu asks so many"),
     ("overlay", str, None, "a YAML file with fields of a pod's spec, merged into every pod's"),
 ]
-
-
-def settings(cfg: Mapping[str, Any]) -> PodSettings:
-    """Return the pods' settings for the options. Raise `ConfigError` for values that Kubernetes would refuse."""
-    given = {f.name: cfg[f.name] for f in fields(PodSettings) if cfg.get(f.name) is not None}
-    given |= {"overlay": _overlay(cfg.get("overlay"))}
-    if given.get("spread") == "none":
-        given["spread"] = ""
-    if given.get("ttl") == -1:
-        given["ttl"] = None
-    return PodSettings(**given)
-
-
-def _overlay(path: Any) -> Mapping[str, Any]:
-    if not path:
-        return {}
-    import yaml  # type: ignore[import-untyped]  # a dependency of TorchX
-
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        reason = getattr(e, "strerror", None) or str(e).splitlines()[0]
-        raise ConfigError(f"-cfg overlay={path}: it can't be read as YAML ({reason}).") from None
-    if isinstance(found, dict) and "spec" in found and "containers" not in found:
-        found = found["spec"]
-    if not isinstance(found, dict):
-        raise ConfigError(f"-cfg overlay={path}: it holds no fields of a pod's spec, such as `nodeSelector:`.")
-    return found
 
 
 class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
@@ -182,6 +145,41 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         if key not in self._clusters:
             self._clusters[key] = Cluster(context, namespace)
         return self._clusters[key]
+
+
+def run_opts() -> runopts:
+    opts = runopts()
+    for name, kind, default, words in _OPTIONS:
+        opts.add(name, type_=kind, default=default, help=words)
+    return opts
+
+
+def settings(cfg: Mapping[str, Any]) -> PodSettings:
+    """Return the pods' settings for the options. Raise `ConfigError` for values that Kubernetes would refuse."""
+    given = {f.name: cfg[f.name] for f in fields(PodSettings) if cfg.get(f.name) is not None}
+    given |= {"overlay": _overlay(cfg.get("overlay"))}
+    if given.get("spread") == "none":
+        given["spread"] = ""
+    if given.get("ttl") == -1:
+        given["ttl"] = None
+    return PodSettings(**given)
+
+
+def _overlay(path: Any) -> Mapping[str, Any]:
+    if not path:
+        return {}
+    import yaml  # type: ignore[import-untyped]  # a dependency of TorchX
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        reason = getattr(e, "strerror", None) or str(e).splitlines()[0]
+        raise ConfigError(f"-cfg overlay={path}: it can't be read as YAML ({reason}).") from None
+    if isinstance(found, dict) and "spec" in found and "containers" not in found:
+        found = found["spec"]
+    if not isinstance(found, dict):
+        raise ConfigError(f"-cfg overlay={path}: it holds no fields of a pod's spec, such as `nodeSelector:`.")
+    return found
 
 
 def _told(lines: Iterable[str]) -> Iterator[str]:
