@@ -13,12 +13,10 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.manifest import Manifest, Part
-from torchft_x.launch.slurm.rules.restart import JobRestarts
 from torchft_x.launch.slurm.rules.values import ReportLost
 from torchft_x.launch.slurm.script import excluded, render, submission
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch import watcher
-from torchft_x.launch.slurm.watch.watcher import ActionRunner, WatcherLog
 from torchft_x.net import Address
 
 
@@ -96,11 +94,11 @@ def test_a_job_that_is_over_needs_no_slurm(tmp_path: Path, how: dict[str, object
 def test_a_watchers_report_leaves_what_a_batch_script_reported_in_place(tmp_path: Path) -> None:
     """The watcher does not know the script's reason, and gives the group up later for one of its own."""
     made = written(tmp_path / "run")
-    runner = ActionRunner(tmp_path / "run", Controller(), JobRestarts(), WatcherLog())
+    watch = watcher.Watcher(tmp_path / "run", Controller())
     store.tell_groups(made, {"1": "no host is left for it"})
-    runner.run(ReportLost({"0": "its deadline passed"}), made)
+    watch.act(ReportLost({"0": "its deadline passed"}), made)
     assert store.lost_groups(made.run_dir) == {"0": "its deadline passed", "1": "no host is left for it"}
-    runner.run(ReportLost({"1": "its job has ended"}, frozenset("0")), made)
+    watch.act(ReportLost({"1": "its job has ended"}, frozenset("0")), made)
     assert store.lost_groups(made.run_dir) == {"1": "no host is left for it"}
 
 

@@ -57,16 +57,85 @@ class WatcherLog:
         print(f"{time.strftime('%H:%M:%S')} torchft_x slurm-watch: {text.rstrip('.')}.", flush=True)
 
 
-class ActionRunner:
-    """Executor of one watcher's actions."""
+def main(argv: list[str]) -> int:
+    """Run the command and return its exit code."""
+    parser = Parser(
+        prog="torchft_x slurm-watch",
+        description="Start again what a job of slurm_ft has lost. The job's own scripts run this; another one does no harm.",
+    )
+    parser.add_argument("run_dir", type=Path, help="of the job")
+    args = parser.parse_args(argv)
+    try:
+        return Watcher(args.run_dir, Controller(timeout=_PATIENCE)).run()
+    except KeyboardInterrupt:
+        return 130
 
-    def __init__(self, run_dir: Path, controller: Controller, rules: JobRestarts, reporter: WatcherLog) -> None:
+
+class Watcher:
+    """Watcher of one job: asks Slurm and the lighthouse, has the rules decide, and carries out their actions.
+
+    Raises `UnreadableError` if there is no such job.
+    """
+
+    def __init__(self, run_dir: Path, controller: Controller) -> None:
         self._run_dir = run_dir
         self._controller = controller
-        self._rules = rules
-        self._reporter = reporter
+        store.read(run_dir)
+        self._rules = JobRestarts()
+        self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+        self._reporter = WatcherLog()
+        self._my_turn = False
+        self._rows: list[Row] = []  # rows of the queue from the last request
+        self._asked = float("-inf")  # monotonic seconds of that request
+        self._quiet = False  # whether the last turn had no actions, and all jobs in the queue ran
 
-    def run(self, action: a.Action, manifest: Manifest) -> None:
+    def run(self) -> int:
+        """Watch until the job is over, and return 0."""
+        while True:
+            began = time.monotonic()
+            try:
+                if not self._turn.mine(str(store.watcher_note(self._run_dir).get("note", "")), began):
+                    self._my_turn = False
+                elif not self._look():
+                    return 0
+            except UnreadableError as e:
+                if e.missing:  # the run directory was removed
+                    return 0
+                self._reporter.trouble("manifest", str(e))
+            except TorchftXError as e:
+                self._reporter.trouble("slurm", str(e))
+            time.sleep(max(0.05, TIMING.watch_each - (time.monotonic() - began)))
+
+    def _look(self) -> bool:
+        """Ask, decide and act once. Return False if the job is over."""
+        manifest = store.read(self._run_dir)
+        if manifest.cancelled or manifest.outcome is not None:
+            return False
+        is_fresh = self._quiet and time.monotonic() - self._asked <= TIMING.watch_quiet
+        heard = self._heard(manifest) if is_fresh else None
+        if heard is None or not _all_near(manifest, heard):
+            self._rows, self._asked = self._controller.rows(app=manifest.app), time.monotonic()
+            self._reporter.fine("slurm")
+            heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
+        rows = self._rows
+        unix = time.time() - time.monotonic()
+        if not self._my_turn:
+            self._my_turn = True
+            memory = store.watcher_note(self._run_dir).get("parts")
+            self._rules.recall(memory, unix, store.lost_groups(self._run_dir))
+            self._reporter.say(f"watches over the job in {self._run_dir}")
+        actions = self._rules.poll(manifest, rows, heard, time.monotonic())
+        self._write({"note": self._turn.note(), "parts": self._rules.remember(unix)})
+        self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
+        for action in actions:
+            self.act(action, manifest)
+            if isinstance(action, a.Reschedule):
+                time.sleep(TIMING.watch_each)  # an update was another request
+        return True
+
+    # --- what is done --------------------------------------------------------------------------------------------------
+
+    def act(self, action: a.Action, manifest: Manifest) -> None:
         """Carry out an action. A failure is logged; the rules request the action again in the next turn."""
         try:
             if isinstance(action, a.Resubmit):
@@ -135,84 +204,6 @@ class ActionRunner:
     def _excluded(self, part: Part) -> list[str]:
         """Return the nodes that the user has excluded in the part's batch script, in Slurm's format, and unhealthy ones."""
         return [*excluded(read_script(part.script)), *store.unhealthy(self._run_dir)]
-
-
-def main(argv: list[str]) -> int:
-    """Run the command and return its exit code."""
-    parser = Parser(
-        prog="torchft_x slurm-watch",
-        description="Start again what a job of slurm_ft has lost. The job's own scripts run this; another one does no harm.",
-    )
-    parser.add_argument("run_dir", type=Path, help="of the job")
-    args = parser.parse_args(argv)
-    try:
-        return Watcher(args.run_dir, Controller(timeout=_PATIENCE)).run()
-    except KeyboardInterrupt:
-        return 130
-
-
-class Watcher:
-    """Watcher of one job: asks Slurm and the lighthouse, has the rules decide, and carries out their actions.
-
-    Raises `UnreadableError` if there is no such job.
-    """
-
-    def __init__(self, run_dir: Path, controller: Controller) -> None:
-        self._run_dir = run_dir
-        self._controller = controller
-        store.read(run_dir)
-        self._rules = JobRestarts()
-        self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
-        self._reporter = WatcherLog()
-        self._runner = ActionRunner(run_dir, controller, self._rules, self._reporter)
-        self._my_turn = False
-        self._rows: list[Row] = []  # rows of the queue from the last request
-        self._asked = float("-inf")  # monotonic seconds of that request
-        self._quiet = False  # whether the last turn had no actions, and all jobs in the queue ran
-
-    def run(self) -> int:
-        """Watch until the job is over, and return 0."""
-        while True:
-            began = time.monotonic()
-            try:
-                if not self._turn.mine(str(store.watcher_note(self._run_dir).get("note", "")), began):
-                    self._my_turn = False
-                elif not self._look():
-                    return 0
-            except UnreadableError as e:
-                if e.missing:  # the run directory was removed
-                    return 0
-                self._reporter.trouble("manifest", str(e))
-            except TorchftXError as e:
-                self._reporter.trouble("slurm", str(e))
-            time.sleep(max(0.05, TIMING.watch_each - (time.monotonic() - began)))
-
-    def _look(self) -> bool:
-        """Ask, decide and act once. Return False if the job is over."""
-        manifest = store.read(self._run_dir)
-        if manifest.cancelled or manifest.outcome is not None:
-            return False
-        is_fresh = self._quiet and time.monotonic() - self._asked <= TIMING.watch_quiet
-        heard = self._heard(manifest) if is_fresh else None
-        if heard is None or not _all_near(manifest, heard):
-            self._rows, self._asked = self._controller.rows(app=manifest.app), time.monotonic()
-            self._reporter.fine("slurm")
-            heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
-        rows = self._rows
-        unix = time.time() - time.monotonic()
-        if not self._my_turn:
-            self._my_turn = True
-            memory = store.watcher_note(self._run_dir).get("parts")
-            self._rules.recall(memory, unix, store.lost_groups(self._run_dir))
-            self._reporter.say(f"watches over the job in {self._run_dir}")
-        actions = self._rules.poll(manifest, rows, heard, time.monotonic())
-        self._write({"note": self._turn.note(), "parts": self._rules.remember(unix)})
-        self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
-        for action in actions:
-            self._runner.run(action, manifest)
-            if isinstance(action, a.Reschedule):
-                time.sleep(TIMING.watch_each)  # an update was another request
-        return True
 
     # --- what there is -------------------------------------------------------------------------------------------------
 
