@@ -51,7 +51,7 @@ class FactsCollector:
         # Quorum and participants of the newest commit that was taken.
         self._newest_commit: tuple[Any, Any] = (None, None)
         self._last = 0.0  # time of that commit (monotonic); 0.0: none
-        self._own: deque[float] = deque(maxlen=STEPS)  # seconds of this rank's own part of its newest steps
+        self._own_parts: deque[float] = deque(maxlen=STEPS)  # seconds of this rank's own part of its newest steps
         self._copying: tuple[str, float] | None = None  # source and start (monotonic) of the copy
         self._say = say
         self._say_at = 0.0  # seconds of the copy after which the next line is due
@@ -80,7 +80,7 @@ class FactsCollector:
                 commits += 1
                 steps.add(event.get("duration"))
                 reductions.add(event.get("reduction"))
-                self._own.append(float(event.get("own") or 0.0))
+                self._own_parts.append(float(event.get("own_part") or 0.0))
                 moments += self._committed(event, at, ago)
             elif name == "drop":
                 drops += 1
@@ -103,7 +103,7 @@ class FactsCollector:
             heals=_counted(heals),
             moments=tuple(moments[-MOST_MOMENTS:]),
             copy=self._copy(now),
-            own=median(self._own) if commits and len(self._own) == STEPS else 0.0,
+            own_part=median(self._own_parts) if commits and len(self._own_parts) == STEPS else 0.0,
         )
         self.urgent = self.urgent or self._copying is not None
         return None if facts == NOTHING else facts

@@ -37,11 +37,11 @@ def test_steps_are_counted_and_only_the_first_of_a_quorum_is_a_moment() -> None:
 def test_the_own_part_of_a_usual_step_is_known_after_enough_steps() -> None:
     telling = FactsCollector(lambda: None)
     for k in range(STEPS):
-        assert (facts := telling.take(k)) is None or facts.own == 0.0
-        telling.receive(commit(float(k)) | {"own": 30.0 if k < 20 else 0.25})
-    assert telling.take(90.0).own == 0.25
+        assert (facts := telling.take(k)) is None or facts.own_part == 0.0
+        telling.receive(commit(float(k)) | {"own_part": 30.0 if k < 20 else 0.25})
+    assert telling.take(90.0).own_part == 0.25
     telling.receive(event("drop", 91.0))
-    assert telling.take(92.0).own == 0.0  # nothing new
+    assert telling.take(92.0).own_part == 0.0  # nothing new
 
 
 def test_a_loss_and_a_heal() -> None:

@@ -129,6 +129,6 @@ def _reports(log: Log) -> list[tuple[float, str, int, float]]:
     """
     commits, found = log.commits, []
     for end in range(STEPS, len(commits) + 1, STEPS):
-        own = median(commits.own[end - STEPS : end])
+        own = median(commits.own_parts[end - STEPS : end])
         found.append((commits.t[end - 1] + log.shift, log.group, commits.step[end - 1], own))
     return [*found, (log.last + log.shift, log.group, 0, 0.0)]

@@ -53,7 +53,7 @@ class Commits:
         self.quorum = array("q")  # 0: unknown
         self.participants = array("l")
         self.duration = array("d")
-        self.own = array("d")  # seconds of its own part of the step; 0: unknown
+        self.own_parts = array("d")  # seconds of its own part of the step; 0: unknown
         self.samples = array("q")  # samples committed so far; -1: unknown
         self.debt = array("q")  # samples in debt
         self.bytes = 0.0  # bytes of all commits together
@@ -70,7 +70,7 @@ class Commits:
         if min(step, quorum, number, samples + 1, debt) < 0 or max(step, quorum, number, samples, debt) >= _LARGEST:
             raise ValueError
         duration, sent = float(event.get("duration", 0.0)), float(event.get("bytes", 0))
-        own = float(event.get("own", 0.0))
+        own = float(event.get("own_part", 0.0))
         if not (-1e15 < duration < 1e15 and -1e15 < own < 1e15 and 0 <= sent < 1e18):  # nan and infinity fail this, too
             raise ValueError
         self.t.append(mono)
@@ -78,7 +78,7 @@ class Commits:
         self.quorum.append(quorum)
         self.participants.append(number)
         self.duration.append(duration)
-        self.own.append(own)
+        self.own_parts.append(own)
         self.samples.append(samples)
         self.debt.append(debt)
         self.bytes += sent

@@ -108,7 +108,7 @@ class Facts:
     heals: Counted = Counted()
     moments: tuple[Moment, ...] = ()
     copy: Copy | None = None
-    own: float = 0.0
+    own_part: float = 0.0
     """Median seconds of the group's own part of its newest `speed.STEPS` steps; 0: not known."""
 
 

@@ -124,7 +124,7 @@ FACTS = Codec(
     limits={
         "commits": (limits.check_whole, "commits"),
         "drops": (limits.check_whole, "drops"),
-        "own": (limits.check_seconds, "own part of a step"),
+        "own_part": (limits.check_seconds, "own part of a step"),
     },
     check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
 )

@@ -198,7 +198,7 @@ class Suspects(_message.Message):
     def __init__(self, replica_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Facts(_message.Message):
-    __slots__ = ("commits", "drops", "steps", "reductions", "heals", "moments", "copy", "own_s")
+    __slots__ = ("commits", "drops", "steps", "reductions", "heals", "moments", "copy", "own_part_s")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     DROPS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -206,7 +206,7 @@ class Facts(_message.Message):
     HEALS_FIELD_NUMBER: _ClassVar[int]
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
-    OWN_S_FIELD_NUMBER: _ClassVar[int]
+    OWN_PART_S_FIELD_NUMBER: _ClassVar[int]
     commits: int
     drops: int
     steps: Counted
@@ -214,8 +214,8 @@ class Facts(_message.Message):
     heals: Counted
     moments: _containers.RepeatedCompositeFieldContainer[Moment]
     copy: Copy
-    own_s: float
-    def __init__(self, commits: _Optional[int] = ..., drops: _Optional[int] = ..., steps: _Optional[_Union[Counted, _Mapping]] = ..., reductions: _Optional[_Union[Counted, _Mapping]] = ..., heals: _Optional[_Union[Counted, _Mapping]] = ..., moments: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., own_s: _Optional[float] = ...) -> None: ...
+    own_part_s: float
+    def __init__(self, commits: _Optional[int] = ..., drops: _Optional[int] = ..., steps: _Optional[_Union[Counted, _Mapping]] = ..., reductions: _Optional[_Union[Counted, _Mapping]] = ..., heals: _Optional[_Union[Counted, _Mapping]] = ..., moments: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., own_part_s: _Optional[float] = ...) -> None: ...
 
 class Counted(_message.Message):
     __slots__ = ("counts", "sum")

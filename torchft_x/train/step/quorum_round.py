@@ -125,7 +125,7 @@ class QuorumRound:
         `sent` and `took`: bytes and seconds of its reductions.
         """
         c = self._context
-        own = c.waits.next_step(now := time.monotonic())
+        own_part = c.waits.next_step(now := time.monotonic())
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
         why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
         c.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
@@ -135,7 +135,7 @@ class QuorumRound:
             quorum=outcome.quorum_id,
             participants=outcome.participants,
             duration=now - self._began,
-            own=own,
+            own_part=own_part,
             bytes=sent or None,
             reduction=took or None,
             reason=outcome.reason or None,

@@ -273,7 +273,9 @@ def written(tmp_path: Path, *own: dict[str, float], steps: int = 50) -> Run:
         for _ in range(steps):
             for name, part in seconds.items():
                 at = 3.0 + step + 0.1 * int(name)
-                job.trainers[name].tell(at, "commit", step=step, quorum=100, participants=2, duration=0.9, own=part)
+                job.trainers[name].tell(
+                    at, "commit", step=step, quorum=100, participants=2, duration=0.9, own_part=part
+                )
             step += 1
     return the(tmp_path)
 

@@ -18,7 +18,7 @@ ALL = Facts(
     heals=Counted((0,) * 18 + (1,), 1e3),
     moments=(Moment(COMMITTED, 0.25, quorum=2**60, participants=3, took=0.5),),
     copy=Copy("0:x", 10**12, 2 * 10**12, 60.0),
-    own=0.25,
+    own_part=0.25,
 )
 
 
@@ -45,7 +45,7 @@ def test_it_travels_behind_another_message(facts: Facts) -> None:
         (Facts(moments=(Moment("x\x1b[31m", 0.0),)), "unprintable"),
         (Facts(moments=(Moment(COMMITTED, -1.0),)), "age is -1.0"),
         (Facts(copy=Copy("x" * 600, 0, 0, 0.0)), "600 characters"),
-        (Facts(own=float("inf")), "own part of a step is inf"),
+        (Facts(own_part=float("inf")), "own part of a step is inf"),
         (Facts(copy=Copy("x", -1, 0, 0.0)), "bytes is -1"),
     ],
 )

@@ -39,7 +39,7 @@ class Recorder:
         self.attempts = AttemptTable()
         self.tally = Tally()
         self._copies: dict[str, tuple[float, Copy]] = {}  # by replica id: time of the report (monotonic), the copy
-        self._own: dict[str, float] = {}  # by replica id: newest report of its own part of a step, in seconds
+        self._own_parts: dict[str, float] = {}  # by replica id: newest report of its own part of a step, in seconds
         self._slow = SlowGroups()
         self.job = ""  # the job's name; '': unknown
         self.address = ""  # the lighthouse's address; '' until it serves
@@ -76,8 +76,8 @@ class Recorder:
     def record_moments(self, replica_id: str, facts: Facts) -> None:
         """Record a member's facts about itself."""
         self.tally.add(facts)
-        if facts.own:
-            self._own[replica_id] = facts.own
+        if facts.own_part:
+            self._own_parts[replica_id] = facts.own_part
         if facts.moments:
             self.history.record_moments(replica_id, facts.moments, time.time())
         if facts.copy is not None:
@@ -111,7 +111,7 @@ class Recorder:
         self._copies = {who: known for who, known in self._copies.items() if began - known[0] < _COPY_FRESH}
         view = self._machine.view(began)
         present = {m.replica_id for m in view.members if m.inside and not m.lost}
-        self._own = {who: seconds for who, seconds in self._own.items() if who in present}
+        self._own_parts = {who: seconds for who, seconds in self._own_parts.items() if who in present}
         made = overview(
             view,
             self.history,
@@ -119,7 +119,7 @@ class Recorder:
             self._job(),
             self.tally,
             {who: copy for who, (_, copy) in self._copies.items()},
-            self._slow.poll(self._own),
+            self._slow.poll(self._own_parts),
             rate=self._rate.per_second(began),
             unix=time.time(),
             story=self._machine.story(began),
