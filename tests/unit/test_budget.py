@@ -47,11 +47,11 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (2054, 15),
     "comm": (6742, 47),
     "compat": (957, 1),
-    "core": (9569, 43),
-    "launch": (16720, 110),
+    "core": (9558, 43),
+    "launch": (16709, 110),
     "observe": (4567, 42),
     "rpc": (6887, 55),
-    "train": (11114, 47),
+    "train": (11118, 47),
     "transfer": (5783, 42),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
