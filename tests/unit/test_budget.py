@@ -48,10 +48,10 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (6742, 47),
     "compat": (957, 1),
     "core": (9558, 43),
-    "launch": (16709, 110),
+    "launch": (16706, 110),
     "observe": (4567, 42),
     "rpc": (6887, 55),
-    "train": (11118, 47),
+    "train": (11085, 47),
     "transfer": (5783, 42),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

@@ -68,7 +68,8 @@ def find(given: str | None, token_file: str | None = None) -> Run:
         there = run_dir.is_dir() and any((run_dir / name).exists() for name in _OF_A_RUN)
         last = last_event(run_dir, "lighthouse") if there else None
         ended = last if last and last.get("event") == "exit" else None
-        addresses = _addresses(run_dir) if there and ended is None else ()
+        files = lighthouse_files(run_dir) if there and ended is None else ()
+        addresses = tuple(address for file in files if (address := read_address(file)) is not None)
     except OSError as e:  # another user's
         raise ConfigError(f"The run directory {run_dir} can't be read ({e.strerror}).") from None
     if not there:
@@ -105,10 +106,6 @@ def _is_address(given: str) -> bool:
     except AddressError:
         return "://" in given
     return True
-
-
-def _addresses(run_dir: Path) -> tuple[Address, ...]:
-    return tuple(address for file in lighthouse_files(run_dir) if (address := read_address(file)) is not None)
 
 
 def _token(token_file: str | None, run_dir: Path | None) -> str | None:

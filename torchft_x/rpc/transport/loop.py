@@ -68,9 +68,9 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
 
 
 class Notifier:
-    """Daemon thread for callbacks whose work (abort collectives, join threads) must never block the loop.
+    """Daemon thread for work that must block neither the loop nor the training: aborts of collectives, quorums.
 
-    It runs them in order, logs the exception of one, and runs the next.
+    It runs callbacks in order, logs the exception of one, and runs the next.
     """
 
     def __init__(self, name: str) -> None:

@@ -47,12 +47,12 @@ from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
 from torchft_x.core.types import Quorum, Ranges
 from torchft_x.errors import CollectiveError, ConfigError, StepError
+from torchft_x.rpc.transport.loop import Notifier
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 from torchft_x.train.step.quorum_round import QuorumRound
-from torchft_x.train.step.quorum_thread import QuorumThread
 from torchft_x.train.step.reductions import LocalGradients, Reductions
 from torchft_x.train.step.step_data import StepData
 from torchft_x.train.step.vote import DecidedStep, StepVote
@@ -80,7 +80,7 @@ class StepLoop:
         self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the last
         self.waits = waits  # every round is awaited; may be changed before the first
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
-        self._background = QuorumThread(f"torchft_x-quorum-{context.options.replica_id}")
+        self._background = Notifier(f"quorum-{context.options.replica_id}")  # runs rounds beside the training
         self._passed: DecidedStep | None = None  # the current step, if backward has decided to commit it
         self._ended: bool | None = None  # whether the step committed, if it ended inside backward with another quorum
         self._failed: Exception | None = None  # error that backward could not raise
@@ -133,7 +133,7 @@ class StepLoop:
             round.run_inline()
             self.wait_quorum()
         else:
-            self._background.submit(round.run)
+            self._background.post(round.run)
 
     def _new_round(self, terms: Terms, *, waits: bool, keeps: bool, held: Ranges = ()) -> QuorumRound:
         """Make the round that asks with `terms`. `waits`: the training thread waits for it."""
