@@ -108,9 +108,13 @@ def slow(logs: Sequence[Log]) -> list[Slow]:
     rule, own = SlowGroups(), dict[str, float]()
     found: list[Slow] = []
     now: dict[str, int] = {}  # group that is slow -> index of its newest span in `found`
-    for _, group, step, seconds in sorted(known):
+    for _, group, step, seconds in sorted(known, key=lambda report: (report[0], report[3] == 0.0)):
+        if not seconds:  # the others are not judged anew because it has ended
+            own.pop(group, None)
+            now.pop(group, None)
+            continue
         own[group] = seconds
-        named = rule.poll({name: seconds for name, seconds in own.items() if seconds})
+        named = rule.poll(own)
         now = {name: at for name, at in now.items() if name in named}
         for name, part in named.items():
             if name not in now:
