@@ -101,6 +101,8 @@ class Suite:
         paths = [str(self.site)] if peer else [str(PATH), str(ROOT)]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "WRITE_FIXTURE": str(record).lower()}
         environ.pop("TORCHFT_X_RUN_DIR", None)
+        # Above 2 a silent group would be lost after their quorum_timeout of 10 s, which we refuse.
+        environ[env.TIME_SCALE] = f"{min(env.time_scale(), 2.0):g}"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
         command += ["-c", os.devnull, "--rootdir", str(self._folder), f"--timeout={scaled(_TEST_LIMIT):g}"]
         command += [f"--junit-xml={report}", "-o", "junit_family=xunit1"]
