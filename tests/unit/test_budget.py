@@ -49,7 +49,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "compat": (957, 1),
     "core": (9558, 43),
     "launch": (16706, 110),
-    "observe": (4571, 42),
+    "observe": (4562, 42),
     "rpc": (6887, 55),
     "train": (11085, 47),
     "transfer": (5783, 42),

@@ -103,36 +103,27 @@ def _errors(notes: list[Note]) -> list[str]:
 
 
 def slow(logs: Sequence[Log]) -> list[Slow]:
-    """Return the spans of steps for which a group was slow, in the order of their beginning."""
-    known = [report for log in logs if log.role == "trainer" and not log.rank for report in _reports(log)]
-    rule, own = SlowGroups(), dict[str, float]()
-    found: list[Slow] = []
+    """Return the spans of steps for which a group was slow, in the order of their beginning.
+
+    Each 50 steps are judged once, by the medians of the groups that made all of them.
+    """
+    own_parts: dict[int, dict[str, list[float]]] = {}  # by number of the span, and group
+    for log in logs:
+        if log.role == "trainer" and not log.rank:
+            for step, seconds in zip(log.commits.step, log.commits.own_parts, strict=True):
+                own_parts.setdefault(step // STEPS, {}).setdefault(log.group, []).append(seconds)
+    rule, found = SlowGroups(), list[Slow]()
     now: dict[str, int] = {}  # group that is slow -> index of its newest span in `found`
-    for _, group, step, seconds in sorted(known, key=lambda report: (report[0], report[3] == 0.0)):
-        if not seconds:  # the others are not judged anew because it has ended
-            own.pop(group, None)
-            now.pop(group, None)
-            continue
-        own[group] = seconds
-        named = rule.poll(own)
+    for number, parts in sorted(own_parts.items()):
+        own = {name: median(seconds) for name, seconds in parts.items() if len(seconds) >= STEPS}
+        named = rule.poll({name: seconds for name, seconds in own.items() if seconds})
         now = {name: at for name, at in now.items() if name in named}
         for name, part in named.items():
+            begin, end = number * STEPS, (number + 1) * STEPS - 1
             if name not in now:
                 now[name] = len(found)
-                found.append(Slow(group=name, begin=max(0, step - STEPS + 1), end=step, slower=part))
-            elif name == group:
+                found.append(Slow(group=name, begin=begin, end=end, slower=part))
+            else:
                 last = found[now[name]]
-                found[now[name]] = Slow(group=name, begin=last.begin, end=step, slower=max(last.slower, part))
+                found[now[name]] = Slow(group=name, begin=last.begin, end=end, slower=max(last.slower, part))
     return found
-
-
-def _reports(log: Log) -> list[tuple[float, str, int, float]]:
-    """Return time, group, newest step and the median seconds of its own part for each 50 steps of one process.
-
-    The last one has 0 seconds: the process has ended.
-    """
-    commits, found = log.commits, []
-    for end in range(STEPS, len(commits) + 1, STEPS):
-        own = median(commits.own_parts[end - STEPS : end])
-        found.append((commits.t[end - 1] + log.shift, log.group, commits.step[end - 1], own))
-    return [*found, (log.last + log.shift, log.group, 0, 0.0)]
