@@ -17,7 +17,7 @@ NAMING = [CONTRIBUTING, DOCS / "dev/design.md", DOCS / "glossary.md"]
 PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted(DOCS.rglob("*.md"))]
 _TABLE = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\ntable = [")[2].partition("\n]")[0]
 _ROWS = re.findall(r'^    "([\w.]+):', _TABLE, flags=re.MULTILINE)
-PACKAGES = [row for row in _ROWS if (ROOT / "torchft_x" / row.replace(".", "/")).is_dir()]
+PACKAGES = [row for row in _ROWS if (ROOT / "torchft_x" / row.replace(".", "/") / "__init__.py").is_file()]
 """Packages in the import table, bottom up. A module may have a row of its own there."""
 _PATH = re.compile(r"[\w.-]+(/[\w.-]*)+|[\w-]+\.(py|md|toml)")
 _CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*(\.\w+(\(\))?)?")
