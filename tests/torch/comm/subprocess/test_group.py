@@ -181,7 +181,8 @@ def test_the_common_part_is_no_group() -> None:
 def test_a_child_has_no_socket_of_the_trainer(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.set_inheritable(True)
-        os.kill(helper(), signal.SIGKILL)
+        os.kill(lost := helper(), signal.SIGKILL)
+        os.waitid(os.P_PID, lost, os.WEXITED | os.WNOWAIT)  # else one of two threads may ask it for a child
         configure(pair, meeting(), 1)
         for pid in [helper(), *children(helper())]:
             held = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
