@@ -48,9 +48,9 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (6742, 47),
     "compat": (957, 1),
     "core": (9558, 43),
-    "launch": (16706, 110),
+    "launch": (16706, 109),
     "observe": (4562, 42),
-    "rpc": (6887, 55),
+    "rpc": (6885, 54),
     "train": (11085, 47),
     "transfer": (5783, 42),
 }

@@ -20,8 +20,8 @@ from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.slurm.store import lease_folder
 from torchft_x.launch.status.find import NobodyServesError, Run, find
 from torchft_x.observe.events import last_event, last_events
+from torchft_x.timing import ANSWER
 
-_TIMEOUT = 5.0  # seconds for an answer
 _WAITS = 10  # largest number of waiting pods that are printed
 EVERY = "*"  # stands for all groups, as in `core.job.orders`
 _RUN = (
@@ -101,7 +101,7 @@ def _look(run: Run) -> dict[str, Any]:
     why = f"No lighthouse of {run.what} answers."
     for address in (run.lighthouse, *run.others):
         try:
-            found = lighthouse_overview(address, run.token, _TIMEOUT)
+            found = lighthouse_overview(address, run.token, ANSWER)
             if "standby" not in found:
                 return found
             why = str(found["standby"])

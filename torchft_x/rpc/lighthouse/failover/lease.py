@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable
 
 from torchft_x.core.lighthouse.lease import LeaseEntry, LeaseRule, Register
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL, TIMING
 
 log = logging.getLogger(__name__)
-
-_AGAIN = 0.1  # seconds until a swap that failed for an unknown reason is retried
 
 
 class LeaseLostError(Exception):
@@ -169,7 +167,7 @@ class Lease:
                 if not logged:
                     log.warning("%s can't be written (%s); trying again.", self._register, self._why)
                     logged = True
-                time.sleep(_AGAIN)
+                time.sleep(POLL)
 
     def _not_renewed(self) -> str:
         return f"the lease in {self._register} could not be renewed for {TIMING.failover_ttl:g} s ({self._why})"

@@ -153,7 +153,7 @@ def test_who_has_lost_it_neither_gives_it_back_nor_ends_the_job(bench: Bench) ->
 
 
 def test_a_register_that_fails_for_a_moment_costs_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN", 0.0)
+    monkeypatch.setattr(module, "POLL", 0.0)
     lease = bench.held()
     bench.cell.fails = 3
     lease.confirm()
