@@ -166,7 +166,7 @@ class ElasticSampler:
         for slot, next_slot, micro in zip(slots, [*slots[1:], None], found, strict=True):
             data.begin(dealt, slot, next_slot)
             if self._options.reproducible:
-                torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot, self._rank))
+                _seed_generators(_seed_of(self._seed, self._manager.current_step(), slot, self._rank))
             yield replace(micro, counts=False) if slot == dealt.extra else micro
 
     def micro(self, data: Position, options: DataOptions, slot: int) -> Micro:
@@ -217,6 +217,17 @@ def _options(
     if options.tail is Tail.SHORT and length % ranks:
         raise ConfigError(f"tail 'short' needs a number of samples that can be divided by {ranks} ranks, not {length}.")
     return options
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed torch's generators of the CPU and of the current accelerator.
+
+    `torch.manual_seed` takes 110 us, and holds a lock for which a loader's worker waits forever if it is forked meanwhile.
+    """
+    torch.default_generator.manual_seed(seed)
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        torch.get_device_module(accelerator).manual_seed(seed)
 
 
 def _seed_of(*numbers: int) -> int:

@@ -118,6 +118,16 @@ def test_gradients_that_are_kept_are_zeroed_by_the_script() -> None:
     assert same(*found)
 
 
+def test_a_seed_waits_for_no_lock_of_torch(address: str) -> None:
+    """A loader's worker that is forked while another group's thread holds that of `torch.manual_seed` waited forever."""
+    trainer = Slots(0, address)
+    trainer.optimizer.zero_grad()
+    with torch.mtia._initialization_lock:
+        drawn = run_threads(1, lambda g: [torch.rand(1) for _ in trainer.data.step()], timeout=20)
+    assert len({float(x) for x in drawn[0]}) == 7
+    trainer.manager.shutdown(finished=False)
+
+
 def test_a_graph_of_the_gradient_is_refused(address: str) -> None:
     trainer = Slots(0, address)
     trainer.optimizer.zero_grad()
