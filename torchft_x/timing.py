@@ -86,9 +86,26 @@ POLL = 0.1
 POLL_SLOW = 1.0
 """Seconds between two checks of a cluster, or of what rarely changes."""
 CONNECT = 2.0
-"""Seconds for a connect by a command or an order."""
+"""Seconds for a connect by a command or an order, and for a new connection's greeting."""
 ANSWER = 5.0
-"""Seconds for an answer to a command or an order."""
+"""Seconds for an answer to a command or an order, for a request, and for one more source of a state."""
+PATIENCE = 10.0
+"""Seconds for a lock, the end of a thread or process, or a peer's next bytes, all of which take milliseconds unless the
+machine is busy."""
+TOOL = 30.0
+"""Seconds for a tool of the system that asks a driver or a daemon: nvidia-smi, Slurm's commands."""
+COLD_IMPORT = 90.0
+"""Seconds for a new process to import torch from a slow disk."""
+SAVE = 600.0
+"""Seconds for a durable checkpoint, including the wait for the shards of other ranks."""
+LONGEST_WAIT = 3600.0
+"""Seconds, at most, that a group waits for others that are known to come: a host is replaced, or they train apart."""
+RECENT = 60.0
+"""Seconds after its last sign for which an event or a run counts as going on."""
+LOG_AFTER = 5.0
+"""Seconds of a wait until the log names its reason."""
+LOG_AGAIN = 60.0
+"""Seconds between two log lines about the same trouble."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (2054, 15),
+    "": (2071, 23),
     "comm": (6742, 47),
     "compat": (957, 1),
     "core": (9558, 43),
