@@ -14,8 +14,8 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from torchft_x.errors import CollectiveError
+from torchft_x.timing import POLL
 
-_USUAL = 0.1  # seconds between two checks whether the group is broken
 _LOOK = timedelta(seconds=0.02)  # time between two checks once the group is broken
 BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})  # operations that `WaitedOnThread` waits for
 _LOOKS = 12  # checks of a broken group before an operation is abandoned; others, with 100 MB in flight, end in 15 ms
@@ -133,7 +133,7 @@ class GroupWork(Work):
         looks = _LOOKS  # counted, not timed: after a SIGSTOP the other threads must get time, too
         while True:
             try:
-                inner.wait(_LOOK if self._broken() else _limit(min(_USUAL, deadline - time.monotonic())))
+                inner.wait(_LOOK if self._broken() else _limit(min(POLL, deadline - time.monotonic())))
                 return error
             except RuntimeError:
                 if inner.is_completed():

@@ -34,11 +34,10 @@ from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
-from torchft_x.timing import POLL, TIMING
+from torchft_x.timing import PATIENCE, POLL, TIMING
 
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, which discards their keys anyway
-_EXIT_GRACE = 10.0  # seconds that process exit waits for our threads; milliseconds unless the machine is busy
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
@@ -363,8 +362,8 @@ def _at_exit() -> None:
     global _ending
     with _birth:
         _ending = True
-    deadline = time.monotonic() + _EXIT_GRACE
-    finalizers.finish(_EXIT_GRACE)
+    deadline = time.monotonic() + PATIENCE
+    finalizers.finish(PATIENCE)
     for generations in list(_all):
         generations.close()
     for thread in list(_threads):

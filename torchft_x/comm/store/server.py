@@ -25,15 +25,13 @@ from torchft_x import tls
 from torchft_x.comm.store import wire
 from torchft_x.comm.store.table import Full, Table
 from torchft_x.descriptors import close, not_inherited
+from torchft_x.timing import PATIENCE, POLL_FAST
 
 log = logging.getLogger(__name__)
 
 MAX_STRANGERS = 64
 """Connections that have not proved that they know the key. With more, the oldest is closed."""
-PATIENCE = 10.0
-"""Seconds until a connection without a proof is closed."""
 _MOST = 16384  # connections, if the process may open that many files
-_REST = 0.05  # seconds until the next accept if no descriptor is free
 _CHUNK = 1 << 16
 _WRITES = (wire.SET, wire.APPEND, wire.COMPARE_SET, wire.ADD)
 
@@ -144,7 +142,7 @@ class StoreServer:
             with contextlib.suppress(OSError):
                 self._wake.send(b"!")
             if threading.current_thread() is not self._thread:
-                self._thread.join(5.0)
+                self._thread.join(PATIENCE)
             self._wake.close()
 
     # --- the serving thread -------------------------------------------------------------------------------------------
@@ -197,7 +195,7 @@ class StoreServer:
         except OSError as e:  # no descriptor is free
             log.warning("a caller of the store must wait: %s", e)
             self._make_room()
-            time.sleep(_REST)
+            time.sleep(POLL_FAST)
             return
         if len(self._strangers) >= MAX_STRANGERS:
             self._make_room()

@@ -30,9 +30,7 @@ from torchft_x.comm.subprocess.child_main import Child
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
-from torchft_x.timing import TIMING
-
-_START_LIMIT = 60.0  # seconds for the first child of a process, whose helper must import torch first
+from torchft_x.timing import COLD_IMPORT, TIMING
 
 
 class ProcessGroupBaby(RebuiltGroup):
@@ -98,7 +96,7 @@ class ProcessGroupBaby(RebuiltGroup):
             index = 0 if self._device == "cpu" else torch.get_device_module(self._device).current_device()
             child = ChildHandle(Child(make, members, self._device, index, env.flight_folder()), info, self._timeout)
             self._latest[:] = [child]
-        limit = max(self._timeout, _START_LIMIT)
+        limit = max(self._timeout, COLD_IMPORT)  # the helper of a process's first child imports torch
         if not child.started.wait(limit):
             child.end(DeadlineError(f"Configuring {child.info} failed: no child process was there in {limit:g} s."))
         elif not child.configured.wait(limit := self._timeout + TIMING.late_child):

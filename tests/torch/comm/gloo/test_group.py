@@ -18,8 +18,8 @@ from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo.group import ProcessGroupGloo
-from torchft_x.comm.work import _USUAL
 from torchft_x.errors import AddressError, CollectiveError, ConfigError
+from torchft_x.timing import POLL
 
 
 class TestGloo(Together):
@@ -173,7 +173,7 @@ def test_a_receive_waits_longer_than_a_look(trio: list[ProcessGroupGloo], meetin
     receive = trio[0].recv([got], 1)
     received = background(receive.wait)
     with pytest.raises(TimeoutError):
-        received.result(4 * _USUAL)
+        received.result(4 * POLL)
     assert trio[1].send([torch.ones(3)], 0).wait()
     assert received.result(scaled(20))
     assert got.tolist() == [1.0] * 3
