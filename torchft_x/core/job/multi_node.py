@@ -32,10 +32,9 @@ from torchft_x.core.messages.nodes import (
     SendStop,
 )
 from torchft_x.core.presence import Presence
-from torchft_x.timing import TIMING
+from torchft_x.timing import LOG_AFTER, TIMING
 
 _REMEMBERED = 8  # past attempts kept per group: a node that missed the end of one is told again
-_NOTE_WAIT_AFTER = 5.0  # seconds for which a group is incomplete before the log names the missing nodes
 _LOST = -9  # code of an attempt that ended because its supervisor did (its workers were killed)
 
 
@@ -320,7 +319,7 @@ class GangCoordinator:
             group.waits_since, group.noted = None, ""
         elif group.waits_since is None:
             group.waits_since = now
-        elif now - group.waits_since >= _NOTE_WAIT_AFTER and reason != group.noted:
+        elif now - group.waits_since >= LOG_AFTER and reason != group.noted:
             group.noted = reason
             return [Note("undecided", reason[0].upper() + reason[1:] + ".")]
         return []

@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from torchft_x.timing import TIMING
-
-SAY_AGAIN = 60.0
-"""Least seconds between two log lines about failed saves."""
+from torchft_x.timing import LOG_AGAIN, TIMING
 
 
 class SaveDuty:
@@ -90,7 +87,7 @@ class SaveFailures:
     def failed(self, what: str, now: float) -> str:
         """Record a failed save. Return the line to log, or '' if one was logged just before. `what`: a sentence."""
         self._count += 1
-        if now - self._reported_at < SAY_AGAIN:
+        if now - self._reported_at < LOG_AGAIN:
             return ""
         self._reported_at = now
         again = "" if self._count == 1 else f" ({self._count} in a row)"

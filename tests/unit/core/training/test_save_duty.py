@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.training.save_duty import SAY_AGAIN, Claim, Entry, SaveDuty, SaveFailures
-from torchft_x.timing import TIMING
+from torchft_x.core.training.save_duty import Claim, Entry, SaveDuty, SaveFailures
+from torchft_x.timing import LOG_AGAIN, TIMING
 
 
 def saved(duty: SaveDuty, indexes: dict[int, int | None], steps: range) -> list[int]:
@@ -79,7 +79,7 @@ def test_another_job_that_runs_is_refused() -> None:
 def test_failing_saves_are_told_once_a_minute() -> None:
     failures = SaveFailures()
     assert failures.failed("no space.", 5.0) == "a checkpoint was not saved; training goes on: no space."
-    assert failures.failed("no space.", 5.0 + SAY_AGAIN - 1) == ""
-    assert "not saved (3 in a row); tr" in failures.failed("no space.", 5.0 + SAY_AGAIN)
+    assert failures.failed("no space.", 5.0 + LOG_AGAIN - 1) == ""
+    assert "not saved (3 in a row); tr" in failures.failed("no space.", 5.0 + LOG_AGAIN)
     failures.worked()
     assert "in a row" not in failures.failed("no space.", 1000.0)
