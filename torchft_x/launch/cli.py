@@ -23,11 +23,10 @@ from torchft_x.launch.supervisor.config import (
     launcher_options,
     start_warm_parent,
 )
-from torchft_x.timing import TIMING
+from torchft_x.timing import LONGEST_WAIT, TIMING
 
 # Seconds, for a job over several machines. A local one has shorter waits (`torchft_x.timing`).
 _FIND_REMOTE = 300.0  # longest wait for the lighthouse, whose image may still be pulled
-_PATIENCE_REMOTE = 3600.0  # longest wait for the group's other nodes, while a machine is replaced
 _KILL_WAIT = 30.0  # between Slurm's SIGTERM and SIGKILL: the default of KillWait
 
 
@@ -84,7 +83,7 @@ def supervise(argv: list[str]) -> int:
             nodes=args.nodes,
             command=_command(argv[cut + 1 :]),
             rules=RestartRules(max_restarts=args.max_restarts),
-            patience=TIMING.nodes_wait if local else _PATIENCE_REMOTE,
+            patience=TIMING.nodes_wait if local else LONGEST_WAIT,
             own_gpus=args.own_gpus,
             notice=_notice(local),
             memory=args.memory,

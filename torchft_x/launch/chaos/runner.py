@@ -12,7 +12,7 @@ from torchft_x.observe.console import harmless
 from torchft_x.observe.events import EventLog, subscribe
 from torchft_x.timing import POLL
 
-PATIENCE = 60.0  # longest wait, in seconds, for a process that can be struck
+_VICTIM_WAIT = 60.0  # seconds, at most, for a process that can be struck
 
 
 class ChaosEnded(Exception):
@@ -72,7 +72,7 @@ class Chaos:
                 struck.append((target, *began))
             return bool(struck)
 
-        self._wait_until(once, PATIENCE)
+        self._wait_until(once, _VICTIM_WAIT)
         ((target, t, mono),) = struck
         self.done += 1
         self._events.emit(

@@ -13,6 +13,7 @@ from pathlib import Path
 import torchft_x
 from torchft_x._version import __version__
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
+from torchft_x.timing import COLD_IMPORT
 
 BOUNDS: dict[str, tuple[str, str | None]] = {
     "torch": ("2.11", None),
@@ -28,7 +29,6 @@ BOUNDS: dict[str, tuple[str, str | None]] = {
 """Package -> lowest version, and the version that is too high. A test compares them with pyproject.toml."""
 PYTHON = (3, 10)
 _NEWEST_PYTHON = (3, 13)  # newest version that the tests run on
-_IMPORT = 90.0  # seconds for a cold import of torch from a slow disk
 _TORCH = """if True:
     import torch, torch.distributed as dist
     devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
@@ -108,12 +108,12 @@ def check_torch(case: Case) -> Iterator[Finding]:
             [sys.executable, "-c", _TORCH],
             capture_output=True,
             text=True,
-            timeout=_IMPORT,
+            timeout=COLD_IMPORT,
             cwd=case.folder,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        yield problem("import torch", f"import torch did not end within {_IMPORT:g} s; is its disk reachable?")
+        yield problem("import torch", f"import torch did not end within {COLD_IMPORT:g} s; is its disk reachable?")
         return
     words = done.stdout.split()
     if done.returncode != 0 or len(words) < 2:

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 from torchft_x.launch.process.output import LogFile
+from torchft_x.timing import POLL
 
 STDOUT, STDERR, COMBINED = "stdout.log", "stderr.log", "combined.log"
 _CHUNK = 65536
 _READS = 16  # reads per pipe and call, so that a process that prints without end can't block the keeper
-_HOLD = 0.1  # seconds for which an unfinished line is held back
 
 
 class _Pipe:
@@ -64,7 +64,7 @@ class Streams:
                     self._close(pipe)
                     break
                 self._take(pipe, data)
-            if pipe.partial and time.monotonic() - pipe.since > _HOLD:
+            if pipe.partial and time.monotonic() - pipe.since > POLL:
                 self._flush(pipe)
 
     def say(self, text: str) -> None:

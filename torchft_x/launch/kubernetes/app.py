@@ -14,13 +14,12 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes.rules import names, pod, scale
 from torchft_x.launch.kubernetes.rules.objects import render
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings, check_part
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, REPLACED_WITHIN, SCRATCH, find_token
 from torchft_x.launch.schedulers.role import FtRole
 
 Json = dict[str, Any]
 
 _RANK0 = "TORCHX_RANK0_HOST"
-_REPLACED_WITHIN = 600  # longest time, in seconds, to schedule a pod (again), pull its image and start it
 _PORT = 29510  # default port of a lighthouse
 _SHOWN = "(made when the job is submitted)"
 
@@ -135,7 +134,7 @@ def _options(role: FtRole) -> dict[str, str]:
     """Return the options of a supervisor whose pod Kubernetes restarts unless it ends with 0: when evicted, for example."""
     found = {"--no_restart_code": "0", "--last_words": pod.LAST_WORDS, "--alive": pod.ALIVE}
     if role.ft.kind == LIGHTHOUSE and role.ft.own_lighthouse:
-        found["--replaced_within"] = str(_REPLACED_WITHIN)
+        found["--replaced_within"] = str(REPLACED_WITHIN)
     return found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TOOL
 
 # The first set variable names the devices to divide, and is set for the replicas; the first one of all if none is set. Those
 # further right are of lower layers, which the replicas inherit.
@@ -29,7 +30,6 @@ ALL_VARIABLES = tuple(dict.fromkeys(name for names in VARIABLES.values() for nam
 _INDEX = re.compile(r"\d+(\.\d+)*")  # 0.1 is Intel's second tile of the first device
 _NAME = re.compile(r"(GPU|MIG)-[\w/-]+")
 _WSL_TOOLS = "/usr/lib/wsl/lib"  # where WSL puts nvidia-smi; not on every shell's PATH
-_SMI_TIMEOUT = 20.0  # seconds; with many GPUs and no persistence daemon nvidia-smi takes several
 _INTEL = "0x8086"  # PCI vendor id
 
 
@@ -133,7 +133,7 @@ def _run_smi() -> str:
     if tool is None:
         return ""
     try:
-        done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_SMI_TIMEOUT, check=False)
+        done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=TOOL, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import log_lines
+from torchft_x.timing import POLL
 
 _CHUNK = 65536  # bytes; the capacity of a pipe, so that one read empties it
 _READS = 16  # reads per pipe and call, so that a worker that prints without end can't block the main loop
 _TAIL_LINES = 20  # lines of stderr kept per worker; the end of a Python traceback fits
 _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
-# Seconds for which a single worker's unfinished line is held back. Unbuffered Python writes a line and its end separately,
-# and no other output may come between them. A progress bar (no line end) is passed on after this time.
-_HOLD = 0.05
 _EVENT = b'{"t":'  # start of a line for programs (observe/run/collected.py), which names its rank itself
 
 
@@ -136,7 +134,8 @@ class Relay:
                 self._take(fd, rank, target, data)
                 if len(data) < _CHUNK:
                     break
-            if not self._whole_lines and time.monotonic() - self._held_since.get(fd, 0.0) > _HOLD:
+            # A line is held back because unbuffered Python writes its end separately; a progress bar has no end.
+            if not self._whole_lines and time.monotonic() - self._held_since.get(fd, 0.0) > POLL:
                 self._pass_unfinished(fd, target)
 
     def say(self, text: str) -> None:

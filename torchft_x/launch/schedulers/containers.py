@@ -10,6 +10,7 @@ SCRATCH = "/tmp/torchft_x"
 """Mount point of a pod's own volume if the job's run directory isn't mounted. Its root is writable for all users."""
 LOCAL_RUN_DIR = f"{SCRATCH}/run"
 """Path of a container's own run directory, if the submitter's path does not exist in the container."""
+REPLACED_WITHIN = 600  # seconds, at most, to schedule a lighthouse's pod (again), pull its image and start it
 
 
 def check_shared(role: FtRole, *, shared: bool, where: str) -> None:

@@ -18,12 +18,11 @@ from typing import Any
 from torchft_x import env
 from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check_shared, find_token
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, REPLACED_WITHIN, SCRATCH, check_shared, find_token
 from torchft_x.launch.schedulers.role import FtRole
 
 _GRACE = 30  # seconds between SIGTERM and SIGKILL, Kubernetes' default, for a group to save its last step
 _UNREACHABLE = 5  # seconds after which an unreachable node's pods are evicted; Kubernetes' default is 300
-_REPLACED_WITHIN = 600  # longest time, in seconds, to schedule a pod (again), pull its image and start it
 _MAX_HOST_NAME = 63  # characters: a pod's name is its host name, a DNS label
 
 _ROLE_NAME = "torchx.pytorch.org/role-name"
@@ -156,7 +155,7 @@ def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) ->
         container = _container(task)
         container.resources.requests = dict(container.resources.limits)
         if facts.own_lighthouse:
-            set_option(container.command, "--replaced_within", str(_REPLACED_WITHIN))
+            set_option(container.command, "--replaced_within", str(REPLACED_WITHIN))
     else:
         # Advertise an address: the pod's name can't be resolved in other pods.
         at = _model("V1EnvVarSource", field_ref=_model("V1ObjectFieldSelector", field_path="status.podIP"))

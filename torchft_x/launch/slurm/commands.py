@@ -21,17 +21,17 @@ from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL_SLOW
 
-_END = 120.0  # seconds for jobs to end; KillWait is 30 by default
+END = 120.0  # seconds for a job's parts to end, which may save first; KillWait is 30 by default
 
 
 def end(run_dir: str) -> str:
     """End the job, wait for its end, and return a sentence about it. Raise as `cancel`."""
     controller = Controller()
     manifest = cancel(run_dir, controller)
-    deadline = time.monotonic() + _END
+    deadline = time.monotonic() + END
     while rest := [row.job for row in controller.rows(app=manifest.app) if part_status(row).state in ALIVE]:
         if time.monotonic() > deadline:
-            raise SlurmError(f"the job {manifest.app} did not end within {_END:g} s: {', '.join(rest)} go on.")
+            raise SlurmError(f"the job {manifest.app} did not end within {END:g} s: {', '.join(rest)} go on.")
         time.sleep(POLL_SLOW)
     return f"The job {manifest.app} has ended."
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from torchft_x import env
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm.rules.queue import Row, output_format, parse_rows, parse_submitted
+from torchft_x.timing import TOOL
 
-TIMEOUT = 30.0
-"""Timeout of one command, in seconds: a busy controller may take MessageTimeout, 10 s, more than once."""
 _GONE = ("Invalid job id", "no longer pending", "already completed", "already finished", "Job/step already completing")
 _SET_BY_SCRIPTS = tuple(
     f"SBATCH_{name}"
@@ -37,7 +36,7 @@ class SlurmError(TorchftXError, RuntimeError):
 class Controller:
     """Client of the cluster to which Slurm's commands on this machine connect. It caches nothing: every call asks Slurm."""
 
-    def __init__(self, timeout: float = TIMEOUT) -> None:
+    def __init__(self, timeout: float = TOOL) -> None:
         self._timeout = timeout
 
     # --- what there is -------------------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, ro
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
 from torchft_x.launch.slurm.rules.values import read_memory
-
-_FRESH = 1.0  # seconds for which an answer of Slurm's is reused
+from torchft_x.timing import POLL_SLOW
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class StatusReader:
     def __init__(self, controller: Controller, index: Index | None = None) -> None:
         self._controller = controller
         self.index = Index(index_folder().with_name("slurm")) if index is None else index
-        self._asked = -_FRESH  # monotonic seconds
+        self._asked = -POLL_SLOW  # monotonic seconds
         self._rows: list[Row] = []
         self._trouble = ""  # reason why Slurm's last answer is missing
 
@@ -117,11 +116,11 @@ class StatusReader:
 
     def forget(self) -> None:
         """Discard the last answer, so that the next call asks Slurm. Call it after any change to a job."""
-        self._asked = -_FRESH
+        self._asked = -POLL_SLOW
 
     def _queue(self) -> list[Row]:
         now = time.monotonic()
-        if now - self._asked >= _FRESH:
+        if now - self._asked >= POLL_SLOW:
             try:
                 self._rows, self._trouble = self._controller.rows(), ""
             except SlurmError as e:

@@ -27,12 +27,11 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.job.health import unhealthy_nodes
 from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
-from torchft_x.timing import POLL
+from torchft_x.timing import PATIENCE, POLL
 
 WATCHER = "watcher.json"
 """Name of the file with the watchers' note, in `folder`."""
 _LIMIT = 1 << 24  # bytes
-_LOCK = 10.0  # longest wait, in seconds, for another process's change
 
 
 def folder(run_dir: str | Path) -> Path:
@@ -145,7 +144,7 @@ def unhealthy(run_dir: str | Path) -> dict[str, str]:
 def _locked(run_dir: str | Path) -> Iterator[None]:
     fd = os.open(folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + _LOCK
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,7 +152,7 @@ def _locked(run_dir: str | Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ConfigError(
-                        f"another process has held {folder(run_dir) / 'lock'} for {_LOCK:g} s; look for it, or try again."
+                        f"another process has held {folder(run_dir) / 'lock'} for {PATIENCE:g} s; look for it, or try again."
                     ) from None
                 time.sleep(POLL)
         yield

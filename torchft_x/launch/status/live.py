@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from torchft_x.launch.status import lines
+from torchft_x.timing import POLL_SLOW
 
-EACH = 1.0
-"""Seconds between two refreshes."""
 _TONES = {
     "trains": "green", "finished": "green", "heals": "blue", "rehearses": "blue", "starts": "blue", "restarts": "blue",
     "regroups": "blue", "waits": "yellow", "pauses": "yellow", "awaited": "yellow", "drains": "yellow", "lost": "red",
@@ -55,6 +54,6 @@ def watch(poll: Callable[[], Mapping[str, Any]], first: Mapping[str, Any], conso
     with Live(picture(first, screen.height), console=screen, auto_refresh=False) as live:
         status = first
         while not isinstance(status.get("verdict"), dict):
-            time.sleep(EACH)
+            time.sleep(POLL_SLOW)
             status = poll()
             live.update(picture(status, screen.height), refresh=True)

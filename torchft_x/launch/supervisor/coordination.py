@@ -18,9 +18,9 @@ from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
 from torchft_x.launch.supervisor.config import SupervisorConfig
 from torchft_x.launch.supervisor.locate import Reports
 from torchft_x.launch.supervisor.requests import StopRequests
+from torchft_x.timing import LOG_AFTER
 
 _BACKLOG = 2048  # workers that may connect before the store is up
-_SAY_AFTER = 5.0  # seconds of waiting for the other nodes before that is logged
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class MultiNode(Attempts):
     def begin(self, attempt: int) -> StartedAttempt | None:
         self._begun = None
         self._reports.ready(attempt, self._meeting() if self.decides else "")
-        if self._stops.wait(lambda: self._begun is not None, _SAY_AFTER):
+        if self._stops.wait(lambda: self._begun is not None, LOG_AFTER):
             return self._with_listener()
         config = self._config
         if self._stops.first is None:

@@ -43,7 +43,7 @@ from torchft_x.launch.supervisor.config import LauncherOptions, own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import attempts_file
 from torchft_x.observe.events import EventLog
-from torchft_x.timing import POLL, TIMING
+from torchft_x.timing import PATIENCE, POLL, TIMING
 
 _VERDICTS = (0, 1)  # exit codes that end the job
 _STANDS_BY = 75  # exit code of a child that has lost the lease (rpc.lighthouse.main)
@@ -51,7 +51,6 @@ _USAGE = 2  # final for the first child, as the arguments stay the same; from a 
 _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default
 _PORT = 29510  # torchft's default
-_TOKEN_WAIT = 10.0  # seconds to wait for another lighthouse to write its token into the file that it has made
 _BEGUN = "begun-"  # followed by a hash of the job: a directory, because making one is atomic
 
 
@@ -250,7 +249,7 @@ def make_token(run_dir: Path) -> Path:
         make_run_dir(run_dir)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        deadline = time.monotonic() + _TOKEN_WAIT
+        deadline = time.monotonic() + PATIENCE
         while path.stat().st_size == 0 and time.monotonic() < deadline:  # its reader reports an empty token
             time.sleep(0.02)
         return path

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchft_x.launch.process import process_tree
-from torchft_x.timing import TIMING
+from torchft_x.timing import POLL_SLOW, TIMING
 
 _LONGEST = 10.0  # seconds; longest sleep, so that the file of ``--alive`` is touched often enough
-FENCE_EACH = 2.0  # seconds between two reads of the fence file
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def watch_fence(file: str, mine: str, then: Callable[[str], object]) -> None:
     def poll() -> None:
         never = threading.Event()
         while not superseded(Path(file), mine):
-            never.wait(FENCE_EACH)
+            never.wait(POLL_SLOW)
         then("it was started again elsewhere, and this is the one before")
 
     threading.Thread(target=poll, name="fence", daemon=True).start()

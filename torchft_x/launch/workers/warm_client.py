@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import warm_rules
+from torchft_x.timing import PATIENCE
 
 if TYPE_CHECKING:
     from torchft_x.launch.process.environment import Rendezvous
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from torchft_x.launch.workers.attempt import AttemptSpec
 
 _PARENT = str(Path(__file__).with_name("warm_server.py"))
-_REPLY = 10.0  # seconds that a fork may take; some hundredths are usual, and a cold start costs more on any machine
 _LOSSES = 3  # warm parents that may be lost before no other one is started
 
 
@@ -117,7 +117,7 @@ class WarmParent:
 
     def _start(self, environ: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(_REPLY)  # limits the sending of a request that the parent does not read
+        ours.settimeout(PATIENCE)  # limits the sending of a request that the parent does not read
         command = [sys.executable, "-u", _PARENT, str(theirs.fileno()), str(os.getpid()), *self._command]
         single = {**environ, "OPENBLAS_NUM_THREADS": "1"}  # by default NumPy starts threads when it is imported
         with self._open_log() as log, theirs:
@@ -236,11 +236,11 @@ class WarmParent:
         if store is not None:
             request["store"] = {"log": str(store.log), "host": store.called.host, "port": store.called.port}
         self._send(request, fds)
-        words = self._read(_REPLY)
+        words = self._read(PATIENCE)
         if words is not None:
             self._hear(words)
         else:
-            self.give_up(f"the warm parent did not answer within {_REPLY:g} s")
+            self.give_up(f"the warm parent did not answer within {PATIENCE:g} s")
         return [] if words is None else list(words.get("pids", ()))
 
     def _send(self, request: dict[str, Any], fds: list[int] | None = None) -> None:

@@ -38,8 +38,8 @@ from torchft_x import env
 from torchft_x.launch.process import environment, group_store, shim
 from torchft_x.launch.workers import warm_rules, warm_worker
 from torchft_x.launch.workers.warm_worker import Worker
+from torchft_x.timing import PATIENCE
 
-_ADOPTED = 5.0  # seconds within which the supervisor must have adopted a forked process
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # prefixes of files open while a driver is in use
 
 
@@ -186,7 +186,7 @@ class Parent:
     def _be_adopted(self) -> None:
         """Make this forked process a child of the supervisor, with which it dies. It must not die with the warm parent."""
         os.setsid()
-        deadline = time.monotonic() + _ADOPTED
+        deadline = time.monotonic() + PATIENCE
         while os.getppid() != self._supervisor and time.monotonic() < deadline:
             time.sleep(0.0002)
         shim.die_with(self._supervisor)

@@ -70,7 +70,7 @@ def test_whoever_wrote_last_is_the_newest(tmp_path: Path) -> None:
 
 
 def test_one_that_was_started_again_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "FENCE_EACH", 0.01)
+    monkeypatch.setattr(requests, "POLL_SLOW", 0.01)
     reported: list[str] = []
     file = tmp_path / "newest"
     file.write_text("7_1-r0\n")

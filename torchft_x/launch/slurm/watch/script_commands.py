@@ -14,7 +14,7 @@ import time
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import store
-from torchft_x.launch.slurm.commands import tell_cancelled
+from torchft_x.launch.slurm.commands import END, tell_cancelled
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.state import part_status
@@ -25,7 +25,6 @@ from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 from torchft_x.timing import POLL_SLOW
 
 _SPARE = 5.0  # seconds kept for the submission after the wait
-_LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse has reported that the job is over
 
 
 def again(argv: list[str]) -> int:
@@ -122,7 +121,7 @@ def end_app(run_dir: str, me: str, controller: Controller) -> None:
         return dataclasses.replace(now, outcome=verdict, why=why) if first else now
 
     manifest = store.change(run_dir, decided)
-    deadline = time.monotonic() + _LEAVE
+    deadline = time.monotonic() + END
     while first:
         others = [row for row in controller.rows(app=manifest.app) if row.job != me]
         rest = [row.job for row in others if part_status(row).state in ALIVE]

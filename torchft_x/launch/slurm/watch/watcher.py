@@ -33,9 +33,7 @@ from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, submit_parts
 from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
-from torchft_x.timing import TIMING
-
-_PATIENCE = 10.0  # timeout of a Slurm command, in seconds
+from torchft_x.timing import PATIENCE, TIMING
 
 
 class WatcherLog:
@@ -66,7 +64,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run_dir", type=Path, help="of the job")
     args = parser.parse_args(argv)
     try:
-        return Watcher(args.run_dir, Controller(timeout=_PATIENCE)).run()
+        return Watcher(args.run_dir, Controller(timeout=PATIENCE)).run()
     except KeyboardInterrupt:
         return 130
 
