@@ -13,8 +13,8 @@ from typing import Any
 
 from torchft_x import log_lines
 from torchft_x.core.types import BEFORE_END, by_number, group_of
+from torchft_x.timing import LOG_AGAIN
 
-AGAIN = 60.0  # seconds between two lines about a step that is dropped repeatedly
 TYPICAL = 21  # number of gaps between commits of which the usual step is the median: odd, few enough to follow a change
 
 
@@ -108,7 +108,7 @@ class Story:
         told = self._drop_told
         if told is not None and told[:2] == (self.step, reason):
             self._untold += 1
-            if now - told[2] < AGAIN:
+            if now - told[2] < LOG_AGAIN:
                 return []
             lines = [f"step {self.step + 1} was dropped {self._untold} times more in {now - told[2]:.0f} s ({reason})"]
         else:

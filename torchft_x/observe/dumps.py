@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.observe.collectives import BETWEEN, Finding, Op, Who, by_group, compare, names
+from torchft_x.timing import RECENT
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$')
@@ -27,8 +28,6 @@ _SHOWN = 12  # log lines that are shown of a worker that died
 _DECISIONS = 3  # newest decisions of a group that are shown
 KEPT = 20
 """Number of folders that are kept; the oldest are removed."""
-FRESH = 60.0
-"""Seconds for which a folder belongs to its event and accepts parts of other supervisors."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ def all_folders(run_dir: Path) -> list[Path]:
 
 def is_fresh(folder: Path) -> bool:
     try:
-        return time.time() - folder.stat().st_mtime < FRESH
+        return time.time() - folder.stat().st_mtime < RECENT
     except OSError:
         return False
 

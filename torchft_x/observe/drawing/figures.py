@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.run.values import Loss, Run
 from torchft_x.observe.view.speed import slower
+from torchft_x.timing import RECENT
 from torchft_x.units import amount, clock, seconds
 
-STALE = 60.0  # seconds without an event after which an unfinished run does not count as running
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a job stopped by a person
 _MOST = 60  # losses that are listed
 
@@ -86,7 +86,7 @@ def state(run: Run, now: float) -> str:
         how = "The job ended well" if run.code == 0 else f"The job {bad} (exit code {run.code})"
         return f"{how}: {run.verdict}" if run.verdict and run.code else f"{how}."
     age = max(0.0, now - run.ended)
-    if age < STALE:
+    if age < RECENT:
         return f"The job goes on: its newest event is {seconds(age)} old."
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.ended))
     return f"The end of the job was not written: its newest event is of {when}."
