@@ -21,13 +21,13 @@ from torchft_x.core.messages import Tick
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId
+from torchft_x.timing import POLL
 
 if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
 OURS = "torchft_x/0.1"
-TICK = 0.1  # as in rpc.group.shell
 _SWEEP = 0.05  # seconds within which torchrun kills the other ranks
 _FLUSH = 0.02  # seconds between a leave and the end of the process
 
@@ -93,7 +93,7 @@ class GroupNode:
                 rank.hung = True
             world.at(world.first_steps[self.group], None, self.wake)
         self.uplink.connect()
-        world.after(TICK, self.process, self._tick)
+        world.after(POLL, self.process, self._tick)
         world.after(world.config.connect_limit * 20, self.process, self._no_session)
 
     def wake(self, killed: bool = False) -> None:
@@ -113,7 +113,7 @@ class GroupNode:
         for call in self.deadline.expired(self.machine.incomplete, self._clock_now):
             self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
-        self.world.after(TICK, self.process, self._tick)
+        self.world.after(POLL, self.process, self._tick)
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 

@@ -223,7 +223,7 @@ def test_the_page_is_https_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         plain = http.client.HTTPConnection(where.host, where.port, timeout=scaled(20))
         plain.request("GET", "/")
         assert b"begin its address with https://" in plain.getresponse().read()
-        monkeypatch.setattr(page_http, "READ_TIMEOUT", 0.2)
+        monkeypatch.setattr(page_http, "ANSWER", 0.2)
         with socket.create_connection(where, scaled(20)) as slow:
             slow.sendall(half_hello())
             assert answer(slow) == b""

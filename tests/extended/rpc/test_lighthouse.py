@@ -29,7 +29,7 @@ def test_a_lease_that_is_deleted_is_made_again_and_the_next_one_goes_on_with_the
 
 
 def test_who_does_not_read_is_closed(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_http, "SEND_TIMEOUT", 0.2)
+    monkeypatch.setattr(page_http, "PATIENCE", 0.2)
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(page.page_address)

@@ -24,11 +24,9 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.grpc_errors import error_of
 from torchft_x.rpc.transport.token import check_token, metadata
+from torchft_x.timing import POLL
 
 log = logging.getLogger(__name__)
-
-RECONNECT_PAUSE = 0.2
-"""Seconds until a broken watch is opened again."""
 
 
 def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channel:
@@ -174,7 +172,7 @@ class GroupClient:
                 log.debug("the watch of %s ended: %s", self._what, e)
             except TorchftXError as e:
                 log.warning("%s", e)
-            self._closed.wait(RECONNECT_PAUSE)
+            self._closed.wait(POLL)
 
     def _hear(self, event: pb.WatchEvent, revoked_before: set[int], on_revoked: OnRevoked, on_end: OnEnd) -> bool:
         """Handle one push. Return whether it was the last."""

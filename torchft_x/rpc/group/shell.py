@@ -42,11 +42,10 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import metadata
+from torchft_x.timing import POLL
 
 log = logging.getLogger(__name__)
 
-TICK = 0.1
-"""Seconds between two `Tick` events of the machine."""
 
 TELL_SOON, TELL = 0.3, 2.0
 """Seconds until a group's facts are sent without another message: urgent ones, and the others."""
@@ -165,7 +164,7 @@ class GroupShell:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(POLL)
             try:
                 self._feed(Tick())
                 self._tell()

@@ -20,7 +20,7 @@ from torchft_x.descriptors import port_not_inherited
 from torchft_x.errors import AddressError, RefusedError
 from torchft_x.net import Address, advertise_host, any_host
 from torchft_x.rpc.transport.token import Metadata
-from torchft_x.timing import TIMING
+from torchft_x.timing import CONNECT, TIMING
 
 WIRE = 3
 """Version of our own messages. A session of another version is refused with a sentence. 3: a group that asks gives up
@@ -37,8 +37,6 @@ MAX_CALLS = 128
 """Concurrent calls and streams on one connection; further ones of that client wait."""
 MAX_HEADERS = 8 << 10
 """Bytes of a call's headers. Our clients' headers have 300 bytes, a token has 512 at most."""
-GREETING_TIMEOUT = 2.0
-"""Seconds that a new connection has to finish its HTTP/2 handshake."""
 IDLE_TIMEOUT = 5.0
 """Seconds that a connection may be without a call before it is closed. Its client reconnects at its next call."""
 MOST_DESCRIPTORS = 65536
@@ -68,7 +66,7 @@ _SERVER_OPTIONS = [
     ("grpc.max_metadata_size", MAX_HEADERS),
     ("grpc.absolute_max_metadata_size", MAX_HEADERS),
     ("grpc.max_concurrent_streams", MAX_CALLS),
-    ("grpc.server_handshake_timeout_ms", int(GREETING_TIMEOUT * 1000)),
+    ("grpc.server_handshake_timeout_ms", int(CONNECT * 1000)),
     ("grpc.max_connection_idle_ms", int(IDLE_TIMEOUT * 1000)),
     ("grpc.so_reuseport", 0),  # else two lighthouses could share a port, each seeing half of the groups
     # torchft's clients ping every 60 s, ours every 10 s; gRPC's default would close their connections for it.

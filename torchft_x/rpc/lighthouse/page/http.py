@@ -26,6 +26,7 @@ import h11
 from torchft_x import net, tls
 from torchft_x.errors import AddressError
 from torchft_x.net import Address
+from torchft_x.timing import ANSWER, PATIENCE
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,6 @@ HEAD = 8 << 10
 """Bytes of a request's head."""
 BODY = 4 << 10
 """Bytes of a request's body."""
-READ_TIMEOUT = 5.0
-"""Seconds within which a request must arrive, also the next one on an open connection."""
-SEND_TIMEOUT = 10.0
-"""Seconds within which a client must have received an answer."""
 _REQUESTS = 1000  # requests on one connection
 _BACKLOG = 16  # connections that the kernel queues for us
 _NO_TLS = (
@@ -202,7 +199,7 @@ class HttpServer:
             except ssl.SSLError as e:
                 if e.reason == "HTTP_REQUEST":
                     with contextlib.suppress(OSError, asyncio.TimeoutError):
-                        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(sock, _NO_TLS), SEND_TIMEOUT)
+                        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(sock, _NO_TLS), PATIENCE)
             except (OSError, asyncio.TimeoutError):
                 pass
             except Exception:  # a defect of ours ends this connection, not the lighthouse
@@ -216,7 +213,7 @@ class HttpServer:
 
     async def _exchange(self, http: h11.Connection, connection: Connection) -> bool:
         """Read one request and answer it. Return whether the connection stays open."""
-        request = await asyncio.wait_for(self._read(http, connection), READ_TIMEOUT)
+        request = await asyncio.wait_for(self._read(http, connection), ANSWER)
         if request is None:
             return False
         await self._turn()
@@ -266,7 +263,7 @@ class HttpServer:
         if method != "HEAD":
             parts.append(http.send(h11.Data(data=response.body)) or b"")
         parts.append(http.send(h11.EndOfMessage()) or b"")
-        await asyncio.wait_for(connection.send(b"".join(parts)), SEND_TIMEOUT)
+        await asyncio.wait_for(connection.send(b"".join(parts)), PATIENCE)
 
 
 _HEADERS = {

@@ -21,12 +21,12 @@ from torchft_x.observe.view.facts import Copy, Facts, Tally
 from torchft_x.observe.view.history import History
 from torchft_x.observe.view.overview import Job, overview
 from torchft_x.observe.view.speed import SlowGroups, StepRate
+from torchft_x.timing import POLL_SLOW
 
 FRESH = 0.5
 """Seconds for which an overview is shown, at least."""
 _SHARE = 50  # an overview is shown for at least this many times the time that it took to make
 _COPY_FRESH = 5.0  # seconds for which a member's report on its copy counts
-_RATE_EACH = 1.0  # seconds between two samples of the step
 
 
 class Recorder:
@@ -87,7 +87,7 @@ class Recorder:
 
     def tick(self) -> None:
         now = time.monotonic()
-        if now - self._looked >= _RATE_EACH and self._machine.current is not None:  # without a quorum no step is known
+        if now - self._looked >= POLL_SLOW and self._machine.current is not None:  # without a quorum no step is known
             self._looked = now
             self._rate.at(self._machine.reached, now)
 

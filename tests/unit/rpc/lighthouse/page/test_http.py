@@ -91,7 +91,7 @@ def test_what_is_wrong_with_such_a_request_is_said(page: Served) -> None:
 
 
 def test_who_says_nothing_is_closed(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_http, "READ_TIMEOUT", 0.2)
+    monkeypatch.setattr(page_http, "ANSWER", 0.2)
     assert said(page, b"") == b""
     assert said(page, b"GET /healthz HTTP/1.1\r\nHost: localh") == b""  # nor who never ends
 
