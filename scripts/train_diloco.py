@@ -45,9 +45,9 @@ from torchft_x import (
     local_device,
 )
 from torchft_x.observe.export import track
+from torchft_x.timing import LONGEST_WAIT
 from torchft_x.train import fault_tolerance
 from torchft_x.train.device import in_group_backend
-from torchft_x.train.local.inner_loop import QUORUM_TIMEOUT
 from torchft_x.train.local.partition import cut_into_fragments
 from torchft_x.train.step.reductions import ring_bytes
 
@@ -83,7 +83,7 @@ def shard_model(args: argparse.Namespace, model: Transformer, device: torch.devi
     if ranks == 1 and not islands:
         return None
     # The group's own process group. In an island its ranks wait in it while their rank 0 waits for the other groups.
-    seconds = IN_GROUP_TIMEOUT + (QUORUM_TIMEOUT if islands else 0.0)
+    seconds = IN_GROUP_TIMEOUT + (LONGEST_WAIT if islands else 0.0)
     dist.init_process_group(in_group_backend(device), timeout=timedelta(seconds=seconds))
     mesh = init_device_mesh(device.type, (ranks,))
     for block in model.blocks:

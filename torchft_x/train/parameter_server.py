@@ -19,14 +19,13 @@ from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.store.create import serve_store
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
-from torchft_x.timing import POLL
+from torchft_x.timing import PATIENCE, POLL
 from torchft_x.train.parameter_wire import PATH, Endpoint, ask, checked_token
 
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 64
 """Largest number of open sessions. Each takes two threads, about ten descriptors and a copy of the data it sends."""
-_END_WAIT = 5.0  # seconds that `shutdown` waits for all sessions to end
 
 
 class ParameterServer(ABC):
@@ -131,7 +130,7 @@ class ParameterServer(ABC):
         self._http.server_close()
         for session in sessions:
             session.end()
-        deadline = time.monotonic() + _END_WAIT
+        deadline = time.monotonic() + PATIENCE
         for session in sessions:
             session.thread.join(max(deadline - time.monotonic(), 0.0))
         self._store.close()

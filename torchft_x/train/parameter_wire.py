@@ -24,14 +24,13 @@ from torchft_x import env, net, tls
 from torchft_x.comm.store.create import split_store_address
 from torchft_x.descriptors import not_inherited, shut
 from torchft_x.errors import AddressError, ConfigError, DeadlineError, RefusedError, TokenError, UnreachableError
+from torchft_x.timing import PATIENCE
 
 log = logging.getLogger(__name__)
 
 PATH = "/new_session"
 MAX_CONNECTIONS = 64
 """Largest number of open HTTP connections. Each serves one request."""
-REQUEST_TIMEOUT = 10.0
-"""Longest time in seconds that an HTTP connection may last, including its request and answer."""
 MAX_ANSWER = 4096
 """Largest number of bytes of an answer that a client reads; our answers have about 150."""
 
@@ -92,13 +91,13 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server_version = "torchft_x"
     sys_version = ""
-    timeout = REQUEST_TIMEOUT
+    timeout = PATIENCE
     server: Endpoint
 
     def setup(self) -> None:
         super().setup()
         # `timeout` bounds one read only: a client that trickles bytes would hold its connection for ever.
-        self._limit = threading.Timer(REQUEST_TIMEOUT, shut, [self.connection])
+        self._limit = threading.Timer(PATIENCE, shut, [self.connection])
         self._limit.daemon = True
         self._limit.start()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchft_x.core.training.save_duty import SaveDuty, SaveFailures
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TorchftXError, TransferError, UnsavedError
-from torchft_x.timing import TIMING
+from torchft_x.timing import SAVE, TIMING
 from torchft_x.train.checkpoint import parts as of_parts
 from torchft_x.train.checkpoint.claiming import Claiming
 from torchft_x.train.checkpoint.saving import Saving
@@ -72,7 +72,7 @@ class Checkpoint:
         *,
         every: int = 1000,
         keep: int = 2,
-        timeout: Seconds = 600.0,
+        timeout: Seconds = SAVE,
     ) -> None:
         if every < 1 or keep < 1:
             raise ConfigError(f"Checkpoint: every is {every} and keep {keep}; both are at least 1.")

@@ -17,12 +17,12 @@ from torchft_x.core.training.memory_checkpoint import NOTHING, CopyDecision, Cop
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError, TransferError
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import PATIENCE
 from torchft_x.train.setup.connect import GroupConnection
 from torchft_x.train.setup.options import Options
 from torchft_x.transfer.memory_slots import MemorySlot
 from torchft_x.transfer.shared_memory import Buffer
 
-_END = 10.0  # seconds to wait for a running copy when the script ends
 _SEALED = 0.5  # seconds to wait for a running copy before its slot's memory is lent
 
 _lock = threading.Lock()  # guards `_taken`
@@ -119,7 +119,7 @@ class MemoryCheckpoint:
         It waits for the copy, and never raises.
         """
         if self._worker is not None:
-            self._worker.join(_END)
+            self._worker.join(PATIENCE)
         busy = self._worker is not None and self._worker.is_alive()
         if self._off or busy or state in self._holds or not self._none_is_lent():
             return
@@ -173,7 +173,7 @@ class MemoryCheckpoint:
     def close(self) -> None:
         self._off = self._off or "the Manager was shut down"
         if self._worker is not None:
-            self._worker.join(_END)
+            self._worker.join(PATIENCE)
             if self._worker.is_alive():
                 return  # the thread ends with the process
         for slot in self._slots:

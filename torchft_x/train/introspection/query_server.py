@@ -27,13 +27,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x.descriptors import close, not_inherited, shut
-from torchft_x.timing import POLL, TIMING
+from torchft_x.timing import PATIENCE, POLL, TIMING
 
 logger = logging.getLogger(__name__)
 
 STACKS, RECORDER, HANG = b"stacks", b"recorder", b"hang"
 _WORD = 32  # largest number of bytes of a request
-_END = 10.0  # seconds to wait for the running answer, which takes some ten milliseconds
 _LENGTH = struct.Struct("<Q")
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _calls: list[Any] = []  # keeps the callbacks alive, because Python keeps no reference
@@ -62,7 +61,7 @@ class QueryServer:
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         shut(self._listener)  # wakes the thread
-        self._thread.join(_END)
+        self._thread.join(PATIENCE)
 
     def _run(self, started: threading.Event) -> None:
         with contextlib.suppress(Exception):

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from torchft_x.core.training.sync_schedule import Act, Census, Settings, SyncSchedule
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
+from torchft_x.timing import LONGEST_WAIT
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.dealt_data import DealtData
 from torchft_x.train.local.error_feedback import ErrorFeedback
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from torchft_x.train.local.islands import Island
     from torchft_x.train.manager import Manager
 
-QUORUM_TIMEOUT = 3600.0
-"""Seconds that a new group waits until the others come to their next exchange, however long their inner steps take.
-Dead groups are not waited for."""
 BUCKET_BYTES = 25 << 20
 
 
@@ -88,7 +86,7 @@ class InnerLoop:
         self._cap = cap
         self._quantize = quantize
         self._weight = weight
-        self._timeout = QUORUM_TIMEOUT if quorum_timeout is None else seconds(quorum_timeout, "quorum_timeout")
+        self._timeout = LONGEST_WAIT if quorum_timeout is None else seconds(quorum_timeout, "quorum_timeout")
         self._healed = False  # state was loaded, but `after_heal` was not called yet
         self._behind = False  # trained state was loaded, and nothing was committed since
         self._share = 0.0  # this group's weight in the current exchange

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from torchft_x import env, net
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
+from torchft_x.timing import LONGEST_WAIT
 
 DEFAULT_TIMEOUT = 60.0  # seconds, for all three timeouts; torchft's value
-# Seconds that a rank waits in all while the lighthouse names a reason, or is away, so that a host can be replaced.
-PATIENCE = 3600.0
 # Seconds that the ranks of a group wait for each other's votes. One of them may evaluate or save for minutes while the
 # other groups go on. The supervisor ends a rank that hangs.
 GROUP_TIMEOUT = 600.0
@@ -157,7 +156,7 @@ def resolve(
         group_world_size=number(world_size, env.WORLD_SIZE, 1),
         timeout=span(timeout, env.TIMEOUT),
         quorum_timeout=span(quorum_timeout, env.QUORUM_TIMEOUT),
-        quorum_patience=PATIENCE if quorum_limit is None else 0.0,
+        quorum_patience=LONGEST_WAIT if quorum_limit is None else 0.0,
         connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
         lighthouse=lighthouse,
         port=number(port, env.MANAGER_PORT, 0),
