@@ -21,6 +21,7 @@ import torch
 
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError, TransferError
+from torchft_x.timing import SAVE
 from torchft_x.transfer.durable import names, writer
 from torchft_x.transfer.durable.catalog import all_of, is_complete, newest
 from torchft_x.transfer.durable.reader import Saved
@@ -29,7 +30,6 @@ from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.format.flatten import join_path
 
-_WAIT = 600.0  # seconds until the written shards of an import must be visible
 _VERSIONS = "module_versions"  # JSON text beside the counters, or in the metadata of a safetensors file
 COUNTERS = "torchft"  # the Manager's part, beside the parts of the script
 
@@ -116,7 +116,7 @@ def _import(args: argparse.Namespace) -> None:
     shard = freeze(state, step=state[COUNTERS]["step"])
     name = names.name(shard.step, f"import-{secrets.token_hex(4)}")
     writer.write_shard(store, name, shard)
-    writer.complete(store, name, shard, job=f"import-{secrets.token_hex(4)}", timeout=_WAIT)
+    writer.complete(store, name, shard, job=f"import-{secrets.token_hex(4)}", timeout=SAVE)
     print(f"{name}: {shard.nbytes / 1e6:,.1f} MB in {store.shown}")
 
 

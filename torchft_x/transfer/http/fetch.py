@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
-from torchft_x.timing import POLL
+from torchft_x.timing import ANSWER, POLL
 from torchft_x.transfer.http.client import BROKEN, Retry, Source
 from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.receiver import Receiver, Transfer
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 # Seconds that further sources wait for the first one's digests; then theirs are compared with the blocks that it has
 # sent.
 COMPARE = 2.0
-JOIN = 5.0  # seconds that sources which are still joining get when no other is left
 
 
 class Fetch:
@@ -154,7 +153,7 @@ class Fetch:
             self._left -= 1
             self._failure = self._failure or error
             if self._dropped.issuperset(self._feed_of):  # no source sends
-                self._until = min(self._until, time.monotonic() + JOIN)
+                self._until = min(self._until, time.monotonic() + ANSWER)
             self._changed.notify_all()
             left = self._left
         if left:

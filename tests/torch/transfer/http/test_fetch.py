@@ -260,7 +260,7 @@ def test_who_offers_nothing_is_not_waited_for(carriers: Carriers, healer: HTTP) 
         first, _ = carriers.addresses()
         assert same(healer.recv_checkpoint(0, first, 1, 1e6, mirrors=[lambda: metadata]), state())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fetch, "JOIN", 0.2)
+            patch.setattr(fetch, "ANSWER", 0.2)
             carriers.relays[0].change = lambda number, offset, chunk: None if offset > BLOCK_BYTES else chunk
             carriers.relays[0].listener.close()
             with pytest.raises(TransferError):
