@@ -52,7 +52,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "launch": (16694, 92),
     "observe": (4561, 39),
     "rpc": (6877, 48),
-    "train": (11079, 41),
+    "train": (11090, 41),
     "transfer": (5782, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
