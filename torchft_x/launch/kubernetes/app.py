@@ -40,7 +40,8 @@ def request(app: AppDef, unique: str, settings: PodSettings, gpu: str) -> Reques
     roles = {role.name: role.num_replicas for role in app.roles}
     name = names.app_id(app.name, unique, roles)
     ours = [role for role in app.roles if isinstance(role, FtRole)]
-    has_token = any(_needs_token(role) for role in ours)
+    without_file = [role for role in ours if env.TOKEN_FILE not in role.env and "--token_file" not in role.args]
+    has_token = any(find_token(role, None, shared=False, where="pod") is not None for role in without_file)
     parts = [
         _part(name, role, replica, settings, gpu, has_token)
         for role in app.roles
@@ -57,12 +58,6 @@ def with_token(made: Request) -> list[Json]:
     """Return the objects to create, with the shell's token or a new one."""
     token = env.read_token() or env.new_token()
     return [{**o, "stringData": {pod.TOKEN_KEY: token}} if o["kind"] == "Secret" else o for o in made.objects]
-
-
-def _needs_token(role: FtRole) -> bool:
-    if env.TOKEN_FILE in role.env or "--token_file" in role.args:
-        return False
-    return find_token(role, None, shared=False, where="pod") is not None
 
 
 def _part(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, has_token: bool) -> Part:

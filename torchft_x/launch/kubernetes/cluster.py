@@ -27,6 +27,7 @@ _KINDS = {
     "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
     "PodDisruptionBudget": ("PolicyV1Api", "pod_disruption_budget"),
     "Pod": ("CoreV1Api", "pod"),
+    "log": ("CoreV1Api", "pod_log"),
     "Event": ("CoreV1Api", "event"),
     "ConfigMap": ("CoreV1Api", "config_map"),
 }
@@ -96,11 +97,16 @@ class Cluster:
     def wait_for_change(self, kind: str, selector: str, version: str, seconds: int) -> bool:
         """Wait until one of these objects is created, changed or deleted after the list of that `version`, by one watch.
 
-        Return False if none is within `seconds`, or if the connection ends.
+        Return False if none is within `seconds`, if the connection ends, or if the user may not watch them.
         """
         watch = {"label_selector": selector, "resource_version": version, "watch": True, "timeout_seconds": seconds}
         limits = (_TIMEOUT[0], seconds + _TIMEOUT[1])
-        answer = self._open(kind, "list_namespaced", "", _request_timeout=limits, **watch)
+        try:
+            answer = self._open(kind, "list_namespaced", "", _request_timeout=limits, **watch)
+        except ClusterError as e:
+            if e.status not in (403, 410):  # 410: the version is too old
+                raise
+            return False
         with contextlib.closing(_chunks(answer, 1024)) as chunks:
             return bool(next(chunks, b""))
 
@@ -121,9 +127,9 @@ class Cluster:
     def read(self, kind: str, name: str) -> Json:
         return self._ask(kind, "read_namespaced", name)
 
-    def patch(self, kind: str, name: str, body: Json) -> None:
-        """Merge `body` into an object."""
-        self._ask(kind, "patch_namespaced", name, body=body)
+    def patch(self, kind: str, name: str, body: Json) -> Json:
+        """Merge `body` into an object, and return it."""
+        return self._ask(kind, "patch_namespaced", name, body=body)
 
     def page(
         self, service: str, path: str, *, body: Json | None = None, token: str | None = None
@@ -144,38 +150,25 @@ class Cluster:
 
     def _ask_page(self, service: str, path: str, body: Json | None, token: str | None) -> tuple[int, Json | str]:
         at = f"/api/v1/namespaces/{self.namespace}/services/{service}/proxy{path}"
-        headers = {"Accept": "*/*"}  # Host is the API server's, which the program may refuse (421)
-        headers |= {} if body is None else {"Content-Type": "application/json"}
+        headers = {"Accept": "*/*"} if body is None else {"Accept": "*/*", "Content-Type": "application/json"}
         headers |= {} if token is None else {"X-Torchft-X-Token": token}
-        status, found = self._through(at, headers, body)
-        return self._through(at, {**headers, "Host": "localhost"}, body) if status == 421 else (status, found)
-
-    def _through(self, at: str, headers: dict[str, str], body: Json | None) -> tuple[int, Json | str]:
-        def ask(**options: Any) -> Any:
-            method = "GET" if body is None else "POST"
-            return self._api.call_api(at, method, header_params=headers, body=body, **options)
-
-        try:
-            answer = self._call(ask, auth_settings=["BearerToken"], _preload_content=False, _request_timeout=_TIMEOUT,
-                                _return_http_data_only=True)  # fmt: skip
-        except ClusterError as e:
-            if e.answer is None:
-                raise
-            return e.status, _decoded(e.answer)
-        return int(answer.status), _decoded(answer.data)
+        options = {"auth_settings": ["BearerToken"], "_preload_content": False, "_return_http_data_only": True}
+        for host in ({}, {"Host": "localhost"}):  # the program may refuse the API server's name (421)
+            try:
+                answer = self._call(self._api.call_api, at, "GET" if body is None else "POST", body=body,
+                                    header_params={**headers, **host}, _request_timeout=_TIMEOUT, **options)  # fmt: skip
+                status, data = int(answer.status), answer.data
+            except ClusterError as e:
+                if e.answer is None:
+                    raise
+                status, data = e.status, e.answer
+            if status != 421:
+                break
+        return status, _decoded(data)
 
     def log(self, pod: str, container: str, **options: Any) -> Iterator[bytes]:
         """Yield chunks of a container's log; with ``follow=True`` until the container ends or prints nothing for 30 s."""
-        method = self._client.CoreV1Api(self._api).read_namespaced_pod_log
-        answer = self._call(
-            method,
-            pod,
-            self.namespace,
-            container=container,
-            _preload_content=False,
-            _request_timeout=_TIMEOUT,
-            **options,
-        )
+        answer = self._open("log", "read_namespaced", pod, container=container, _request_timeout=_TIMEOUT, **options)
         yield from _chunks(answer, 16384)
 
     def _ask(self, kind: str, verb: str, name: str, **options: Any) -> Json:
@@ -241,10 +234,8 @@ def _chunks(answer: Any, size: int) -> Generator[bytes, None, None]:
 
 
 def _message(body: Any) -> str:
-    try:
-        return str(json.loads(body)["message"])
-    except (ValueError, TypeError, KeyError):
-        return ""
+    found = _decoded(body)
+    return str(found.get("message", "")) if isinstance(found, dict) else ""
 
 
 def _decoded(data: Any) -> Json | str:

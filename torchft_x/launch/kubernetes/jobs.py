@@ -117,23 +117,13 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
             if over:
                 return
             lost = 0.0
-            if time.monotonic() - ended > _JUST and _has_changed(cluster, selector, version):
+            if time.monotonic() - ended > _JUST and cluster.wait_for_change("Pod", selector, version, _WATCH):
                 continue
         except ClusterError as e:
             lost = lost or time.monotonic()
             if not follow or 400 < e.status < 500 or time.monotonic() - lost > _AWAY:
                 raise
         time.sleep(POLL_SLOW)
-
-
-def _has_changed(cluster: Cluster, selector: str, version: str) -> bool:
-    """Wait for a change of these pods. Return False if there was none, or if the user may not watch pods."""
-    try:
-        return cluster.wait_for_change("Pod", selector, version, _WATCH)
-    except ClusterError as e:
-        if e.status not in (403, 410):  # 410: the version is too old
-            raise
-        return False
 
 
 def written(cluster: Cluster, pod: Json) -> Iterator[str]:

@@ -6,6 +6,7 @@ NAMESPACE:NAME@CONTEXT with ``-cfg context=CONTEXT``.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -57,12 +58,15 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
 
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
-        self._clusters: dict[tuple[str | None, str | None], Cluster] = {}  # by context and namespace
+        self._cluster = functools.cache(Cluster)
         if excepthook.in_command("log"):
             excepthook.end_quietly()
 
     def _run_opts(self) -> runopts:
-        return run_opts()
+        opts = runopts()
+        for name, kind, default, words in _OPTIONS:
+            opts.add(name, type_=kind, default=default, help=words)
+        return opts
 
     def _validate(self, app: AppDef, *_: Any) -> None:
         """Accept every app. TorchX's own check refuses roles without resources, which Kubernetes accepts."""
@@ -139,19 +143,6 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             found = handle.parse(app_id)
             cluster = self._cluster(found.context, found.namespace)
         return cluster, found.app
-
-    def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
-        key = (context, namespace)
-        if key not in self._clusters:
-            self._clusters[key] = Cluster(context, namespace)
-        return self._clusters[key]
-
-
-def run_opts() -> runopts:
-    opts = runopts()
-    for name, kind, default, words in _OPTIONS:
-        opts.add(name, type_=kind, default=default, help=words)
-    return opts
 
 
 def settings(cfg: Mapping[str, Any]) -> PodSettings:

@@ -150,7 +150,6 @@ def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) ->
         # Advertise a name: a pod that replaces this one has another address.
         host = f"{_pod_name(resource, task)}.{resource['metadata']['name']}"
         _set(task, env.ADVERTISE_HOST, host, unless_given=True)
-        _open_port(task)
         # TorchX requests 1 GiB less than the limit, for the lighthouse nothing: its pod would be evicted first.
         container = _container(task)
         container.resources.requests = dict(container.resources.limits)
@@ -198,16 +197,6 @@ def _keep_run_dir(task: dict[str, Any]) -> None:
     set_option(container.command, "--run_dir", LOCAL_RUN_DIR)
 
 
-def _open_port(task: dict[str, Any]) -> None:
-    words, container = _container(task).command, _container(task)
-    port = (_value(task, env.LIGHTHOUSE_AT) or "").rpartition(":")[2]
-    if "--bind" in words:
-        port = words[words.index("--bind") + 1].rpartition(":")[2]
-    ports = list(container.ports or [])
-    if port and port != "0" and not any(p.container_port == int(port) for p in ports):
-        container.ports = [*ports, _model("V1ContainerPort", name="lighthouse", container_port=int(port))]
-
-
 # --- TorchX's request, which holds models of the kubernetes package -----------------------------------------------------
 
 
@@ -241,14 +230,10 @@ def _value(task: dict[str, Any], name: str) -> str | None:
 def _set(task: dict[str, Any], name: str, value: Any, *, unless_given: bool = False) -> None:
     """Set a variable of the task's container to a string, or to a source of Kubernetes. With `unless_given`, keep an existing one."""
     container = _container(task)
-    old = list(container.env or [])
-    if unless_given and any(e.name == name for e in old):
-        return
-    new = _model("V1EnvVar", name=name, **{"value" if isinstance(value, str) else "value_from": value})
-    if any(e.name == name for e in old):
-        container.env = [new if e.name == name else e for e in old]
-    else:
-        container.env = [*old, new]
+    others = [e for e in container.env or [] if e.name != name]
+    if not unless_given or len(others) == len(container.env or []):
+        new = _model("V1EnvVar", name=name, **{"value" if isinstance(value, str) else "value_from": value})
+        container.env = [*others, new]
 
 
 def _is_mounted(task: dict[str, Any], path: str | None) -> bool:

@@ -76,7 +76,7 @@ def examples() -> dict[str, Request]:
         "diloco": diloco_app("train.py", name="diloco", gpu=1, **job),
         "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
     }
-    usual = options.settings(options.run_opts().resolve({}))
+    usual = options.settings(options.create_scheduler("s").run_opts().resolve({}))
     overlays = {"lighthouse": token}
     return {name: made(app, replace(usual, overlay=overlays.get(name, {}))) for name, app in apps.items()}
 

@@ -68,5 +68,4 @@ def part(app: str, role: str, replica: int) -> str:
 
 
 def service(app: str) -> str:
-    """Return the name of the lighthouse's Service."""
     return f"{app}-lighthouse"
