@@ -14,7 +14,7 @@ events and effects are in `core.messages.nodes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, SupervisorHere
@@ -80,6 +80,18 @@ class _Group:
         self.waits_since: float | None = None  # when the group began to wait; None: it does not wait
         self.noted = ""  # reason for the wait that was logged last
 
+    @property
+    def waits_for(self) -> str:
+        """Reason why no attempt can begin, a clause for people; empty: one runs, or none is wanted."""
+        if self.stopped is not None or (self.attempt is not None and self.attempt.over is None):
+            return ""
+        ending = [] if self.attempt is None else [s for s in self.nodes if self.attempt.runs_on(s.number)]
+        missing = [s for s in self.nodes if s.stream is None]
+        unready = [s for s in self.nodes if s.stream is not None and s.ready is None and s not in ending]
+        what = [_named(missing, "to come" if self.number < 0 else "to come back")]
+        what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
+        return f"group {self.name} waits for {' and '.join(w for w in what if w)}"
+
 
 class GangCoordinator:
     """State machine of the attempts of groups over several nodes.
@@ -94,7 +106,7 @@ class GangCoordinator:
         self._sessions: dict[int, tuple[_Group, _Node]] = {}  # newest stream of each node
 
     def __repr__(self) -> str:
-        return f"GangCoordinator({'; '.join(self.waits_for(name) or f'group {name} runs' for name in self._groups)})"
+        return f"GangCoordinator({'; '.join(g.waits_for or f'group {g.name} runs' for g in self._groups.values())})"
 
     def status(self) -> dict[str, dict[str, object]]:
         """Return a JSON-able status of each group over several nodes."""
@@ -103,22 +115,10 @@ class GangCoordinator:
                 "nodes": len(g.nodes),
                 "attempt": max(0, g.number),
                 "attempt_token": g.attempt.token if g.attempt else "",
-                "waits_for": self.waits_for(g.name),
+                "waits_for": g.waits_for,
             }
             for g in self._groups.values()
         }
-
-    def waits_for(self, name: str) -> str:
-        """Return why no attempt of this group can begin, a clause for people; empty: one runs, or none is wanted."""
-        group = self._groups[name]
-        if group.stopped is not None or (group.attempt is not None and group.attempt.over is None):
-            return ""
-        ending = [] if group.attempt is None else [s for s in group.nodes if group.attempt.runs_on(s.number)]
-        missing = [s for s in group.nodes if s.stream is None]
-        unready = [s for s in group.nodes if s.stream is not None and s.ready is None and s not in ending]
-        what = [_named(missing, "to come" if group.number < 0 else "to come back")]
-        what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
-        return f"group {name} waits for {' and '.join(w for w in what if w)}"
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
         """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
@@ -131,6 +131,10 @@ class GangCoordinator:
             return []
         effects = self._hear(*known, event, now)
         return [*effects, *self._follow_up(known[0], now)]
+
+    def retain(self, groups: Collection[str]) -> None:
+        """Forget the other groups that have ended: the job no longer has them. They may be added again."""
+        self._groups = {name: g for name, g in self._groups.items() if name in groups or g.stopped is None}
 
     # --- hearing -------------------------------------------------------------------------------------------------------
 
@@ -314,7 +318,7 @@ class GangCoordinator:
 
     def _note_wait(self, group: _Group, now: float) -> list[NodeEffect]:
         """Return a line for the log when a group has waited for a while, once per reason."""
-        reason = self.waits_for(group.name)
+        reason = group.waits_for
         if not reason:
             group.waits_since, group.noted = None, ""
         elif group.waits_since is None:

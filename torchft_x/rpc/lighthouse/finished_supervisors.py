@@ -44,6 +44,10 @@ class FinishedSupervisors:
             self._known.add((event.group, event.node))
             if self._journal is not None:
                 self._journal.keep_done(self._done(event))
+        elif isinstance(event, r.GroupsChanged) and (gone := {g for g, _ in self._known}.difference(event.groups)):
+            self._known = {(group, node) for group, node in self._known if group not in gone}
+            if self._journal is not None:
+                self._journal.drop_done(gone)
 
     def _done(self, event: r.SupervisorFinished) -> pb.Done:
         seat, begun = self._seats.get((event.group, event.node)), self._attempts.get(event.group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.messages import Note, Tick
@@ -43,6 +43,9 @@ class NodeService:
 
     def tick(self) -> None:
         self._carry_out(self._machine.handle(Tick(), time.monotonic()))
+
+    def retain(self, groups: Collection[str]) -> None:
+        self._machine.retain(groups)
 
     def greet(self, stream: Stream, here: r.SupervisorHere) -> None:
         """Take the hello of a node's supervisor that was welcomed. Raises `RefusedError` if the machine refuses it."""

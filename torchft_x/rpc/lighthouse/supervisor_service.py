@@ -163,6 +163,7 @@ class SupervisorService:
         changed = self._callbacks.changed()
         if changed is not None:
             self._feed_roster(changed)
+            self._nodes.retain(changed.groups)
 
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         self._look()

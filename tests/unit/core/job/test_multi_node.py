@@ -215,8 +215,23 @@ def test_a_group_that_was_stopped_begins_no_attempt_whoever_is_ready(scene: Scen
         assert scene.started(node, "other", 3, session)[0] == SendAttemptOver(
             session, "other", -9, "another attempt of the group has been begun"
         )
-    assert scene.machine.waits_for("g") == ""
+    assert scene.machine.status()["g"]["waits_for"] == ""
     assert scene.machine.status()["g"]["attempt_token"] == ""
+    scene.machine.retain(["g"])
+    assert scene.here(0, 10, incarnation="newer")[-1] == SendStop(10, *stop)
+
+
+def test_a_group_that_was_stopped_begins_anew_once_the_job_no_longer_has_it(scene: Scene) -> None:
+    scene.machine.retain([])
+    assert scene.ended(0, 1)[0] == SendAttemptOver(1, "L0", 1, "why0")  # it had not stopped yet
+    scene.see(NodeDone(1, 1, "no restarts left"))
+    scene.machine.retain([])
+    late = scene.see(NodeDone(2, 1, "told to"))  # a report of the forgotten group
+    assert late == [AttemptExited("g", 0, "L0", 1, "why0")]
+    for node, session in ((0, 9), (1, 10)):
+        assert scene.here(node, session, incarnation=f"new{node}") == []
+    assert scene.ready(0, 1, session=9) == []
+    assert scene.ready(1, 1, session=10)[0] == AttemptStarted("g", 1, "L1")
 
 
 @pytest.mark.parametrize("code", [0, 143])
@@ -302,7 +317,7 @@ def test_the_end_of_another_attempt_does_not_end_this_one(scene: Scene) -> None:
     ]
     assert scene.ended(1, 3, "other") == [SendAttemptOver(2, "other", 3, "why1")]
     assert scene.ended(1, 0, "other") == [SendAttemptOver(2, "other", -9, "why1")]
-    assert scene.machine.waits_for("g") == ""  # L0 runs
+    assert scene.machine.status()["g"]["waits_for"] == ""  # L0 runs
 
 
 def test_the_ends_of_eight_attempts_are_remembered(scene: Scene) -> None:
@@ -321,20 +336,23 @@ def test_a_group_that_waits_says_for_whom() -> None:
     scene.here(0)
     scene.ready(0)
     scene.here(1)
-    assert scene.machine.waits_for("g") == "group g waits for node 2 to come and node 1 to be ready"
+    assert scene.machine.status()["g"]["waits_for"] == "group g waits for node 2 to come and node 1 to be ready"
     assert scene.tick(4.9) == []
     assert scene.tick(5.0) == [Note("undecided", "Group g waits for node 2 to come and node 1 to be ready.")]
     assert scene.see(Tick()) == []  # said once
     scene.ready(1)
     scene.here(2)
     scene.ready(2)
-    assert scene.machine.waits_for("g") == ""
+    assert scene.machine.status()["g"]["waits_for"] == ""
     assert scene.machine.status()["g"] == {"nodes": 3, "attempt": 0, "attempt_token": "L0", "waits_for": ""}
     scene.ended(0)
-    assert scene.machine.waits_for("g") == "group g waits for nodes 1 and 2 to end its part and node 0 to be ready"
+    assert (
+        scene.machine.status()["g"]["waits_for"]
+        == "group g waits for nodes 1 and 2 to end its part and node 0 to be ready"
+    )
     assert "waits for nodes 1 and 2" in repr(scene.machine)
     scene.see(NodeGone(2))
-    assert scene.machine.waits_for("g") == (
+    assert scene.machine.status()["g"]["waits_for"] == (
         "group g waits for node 1 to come back and node 2 to end its part and node 0 to be ready"
     )
 

@@ -29,6 +29,7 @@ import stat
 import struct
 import time
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,7 +90,7 @@ class Journal:
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
         self._open: dict[int, bytes] = {}  # bytes of the open quorums, by id
         self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # absent members as kept last, and their bytes
-        self._done: list[bytes] = []  # finished supervisors, encoded
+        self._done: dict[tuple[str, int], bytes] = {}  # finished supervisors, encoded, by group and node
         self._granted = (0, math.nan, 0)  # values of _GRANTED as kept last; nan: unknown
         self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # departures as kept last, and their bytes
         self._job: tuple[tuple[str, ...], bytes] = ((), b"")  # the job's groups as kept last, and their bytes
@@ -130,7 +131,12 @@ class Journal:
 
     def keep_done(self, done: pb.Done) -> None:
         """Write that a supervisor has finished and need not report again. Raises no error of the file system."""
-        self._done.append(pb.Journal(done=[done]).SerializeToString())
+        self._done[done.group, done.node] = pb.Journal(done=[done]).SerializeToString()
+        self._write()
+
+    def drop_done(self, groups: Collection[str]) -> None:
+        """Write that the job no longer has these groups, and drop their finished supervisors. Raises as `keep_done`."""
+        self._done = {key: data for key, data in self._done.items() if key[0] not in groups}
         self._write()
 
     def end(self) -> None:
@@ -158,7 +164,7 @@ class Journal:
 
     def _write(self) -> None:
         known = (self._head, self._entries[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
-        data = b"".join((*known, *self._open.values(), *self._done))
+        data = b"".join((*known, *self._open.values(), *self._done.values()))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
         rest = _REST.pack(at, len(data), zlib.crc32(data))
@@ -248,7 +254,7 @@ class Journal:
         leased = leased if same_boot and journal.clock == _clock() else math.nan
         found = from_proto(journal, granted, leased, reached, "" if same_boot else journal.boot_id)
         self._place = (at, length)
-        self._done = [pb.Journal(done=[d]).SerializeToString() for d in found.done]
+        self._done = {(d.group, d.node): pb.Journal(done=[d]).SerializeToString() for d in found.done}
         return found
 
     def _same_boot(self, journal: pb.Journal) -> bool:
