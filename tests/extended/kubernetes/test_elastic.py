@@ -18,6 +18,7 @@ from tests.util import wait_for
 from torchft_x.launch.kubernetes.rules import names
 
 pytestmark = [pytest.mark.timeout(600)]
+_UNTIL = "/tmp/until"  # in each pod: the step at which its group ends
 
 
 def _overview(shell: Shell, handle: str) -> dict[str, Any]:
@@ -43,12 +44,18 @@ def _trains(shell: Shell, handle: str, groups: int) -> dict[str, Any] | None:
     return _overview(shell, handle) if trains else None
 
 
-def _started(shell: Shell, cfg: str = "") -> str:
-    """A handle of a job of two groups that train."""
-    said = shell.run("--replicas", "2", *TRIAL, "--", *MODEL, "--steps", "1000000", "--pace", "0.05", cfg=cfg)
+def _submitted(shell: Shell, *words: str, cfg: str = "") -> str:
+    """A handle of a job of two groups whose lighthouse serves."""
+    trains = [*MODEL, "--steps", "1000000", "--pace", "0.05", "--until", _UNTIL]
+    said = shell.run("--replicas", "2", *words, *TRIAL, "--", *trains, cfg=cfg)
     namespace, _, app = handle_of(said).rpartition("/")[2].partition(":")
     wait_for(lambda: shell.space.ready(**{names.ROLE: "lighthouse"}), 60, "the lighthouse")
-    handle = f"kubernetes_ft://{namespace}/{app}"
+    return f"kubernetes_ft://{namespace}/{app}"
+
+
+def _started(shell: Shell, cfg: str = "") -> str:
+    """A handle of a job of two groups that train."""
+    handle = _submitted(shell, cfg=cfg)
     wait_for(lambda: _trains(shell, handle, 2), 120, "two groups that train")
     return handle
 
@@ -82,6 +89,50 @@ def test_scaled_up_and_down_while_it_trains_without_a_dropped_step(shell: Shell)
     assert "There is no group" in shell.own("kill", "7", handle, code=1)
     shell.own("cancel", handle)
     assert "There is no job" in shell.own("status", handle, code=2)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_group_given_up_on_an_unhealthy_node_is_made_again_elsewhere_and_trains_to_the_end(
+    shell: Shell, nodes: int
+) -> None:
+    space = shell.space
+    shell.become_guest()
+    shell.allow_guest()
+    overlay = json.loads(shell.overlay.read_text())
+    overlay["containers"][1]["env"] = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+    shell.overlay.write_text(json.dumps(overlay))
+    excused = "" if nodes == 1 else '-o "$REPLICA_GROUP_ID" = 0'  # it has a pod on each node, too
+    health = f'test "$NODE" != node-b {excused} || {{ echo no GPU 3; exit 3; }}'
+    size = ("--nodes_per_replica", str(nodes), "--workers_per_replica", str(nodes))
+    handle = _submitted(shell, *size, "--health", health)
+    wait_for(lambda: set(_does(shell, handle).values()) == {"trains", "failed"}, 120, "a group that is given up")
+    (bad,) = (group for group, does in _does(shell, handle).items() if does == "failed")
+    wait_for(lambda: len(_succeeded(space)) == nodes, 60, "the end of its Jobs")
+    said = shell.own("status", handle, "--once")
+    assert "no GPU 3" in said
+    assert f"`torchft_x scale --replicas 2 {handle}` starts group {bad} on another node than node-b." in said
+    said = shell.own("scale", "--replicas", "2", handle, seconds=200)
+    assert f"Started again, not on node-b: group {bad}." in said
+    wait_for(lambda: _trains(shell, handle, 2), 120, "two groups that train")
+    pods = [pod for pod in space.list("pods") if names.label_of(pod, names.GROUP)]
+    assert {pod["spec"]["nodeName"] for pod in pods if names.label_of(pod, names.GROUP) == bad} == {"node-a"}
+    # the next lighthouse knows nothing of the first end
+    lighthouse = space.ready(**{names.ROLE: "lighthouse"})
+    assert lighthouse is not None
+    space.cluster.nodes[lighthouse["spec"]["nodeName"]].kill_container(lighthouse["metadata"]["uid"])
+    wait_for(lambda: not space.ready(**{names.ROLE: "lighthouse"}), 30, "the end of the lighthouse")
+    found = wait_for(lambda: _trains(shell, handle, 2), 120, "two groups that train at the next lighthouse")
+    assert found is not None
+    write = ["sh", "-c", f"echo {found['step'] + 200} > {_UNTIL}.new; mv {_UNTIL}.new {_UNTIL}"]
+    for pod in pods:
+        assert space.cluster.nodes[pod["spec"]["nodeName"]].run_in(pod["metadata"]["uid"], write) == 0
+    wait_for(lambda: len(_succeeded(space)) == 1 + 2 * nodes, 120, "the end of all Jobs")
+    assert "State: SUCCEEDED" in shell.say("status", handle_with_session(handle))
+
+
+def _succeeded(space: Space) -> list[Any]:
+    time.sleep(0.2)
+    return [job for job in space.list("batch/v1/jobs") if job["status"].get("succeeded")]
 
 
 @contextmanager

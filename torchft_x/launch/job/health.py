@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from torchft_x.launch.job.states import HEALTH_FAILED
 from torchft_x.launch.process.process_tree import signal_name
 from torchft_x.timing import POLL, TIMING
 
@@ -60,7 +61,7 @@ def failure(
         return ""
     how = f"failed ({signal_name(-code) if code < 0 else f'exit code {code}'})" if code is not None else ""
     said = _last_lines(output)
-    return f"the health command {how or f'did not end within {TIMING.health:g} s'} on {socket.gethostname()}" + (
+    return f"{HEALTH_FAILED} {how or f'did not end within {TIMING.health:g} s'} on {socket.gethostname()}" + (
         f": {said}" if said else ""
     )
 

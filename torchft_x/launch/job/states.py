@@ -8,6 +8,8 @@ PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED = "PENDING", "RUNNING", "SUCCEEDE
 ALIVE = (PENDING, RUNNING)
 OVER = (SUCCEEDED, FAILED, CANCELLED)
 STATES = (*ALIVE, *OVER)
+HEALTH_FAILED = "the health command"
+"""First words of the reason for which a group is given up because its host failed `--health`."""
 
 
 class UnreadableError(TorchftXError, ValueError):

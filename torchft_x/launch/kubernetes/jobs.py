@@ -98,7 +98,7 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
 
     `since` is in seconds before now. Raise `ClusterError`.
     """
-    selector = _selector(app, part.role, part.replica)
+    selector = replica(app, part.role, part.replica)
     marks: dict[tuple[str, int], _Mark] = {}
     begin = None if since is None else time.time() - since
     # Monotonic times: the API server became unreachable; a pod's log last ended. 0 if neither.
@@ -171,14 +171,9 @@ def _over(found: JobState | None, part: PartState) -> bool:
     return now is None or now.state in (SUCCEEDED, FAILED)
 
 
-def pods_of(cluster: Cluster, app: str, role: str, replica: int) -> list[Json]:
-    """Return all existing pods of a replica, the newest last. Raise `ClusterError`."""
-    found = cluster.list("Pod", _selector(app, role, replica))
-    return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-
-
-def _selector(app: str, role: str, replica: int) -> str:
-    return f"{names.INSTANCE}={app},{names.ROLE}={names.label(role)},{names.REPLICA}={replica}"
+def replica(app: str, role: str, number: int) -> str:
+    """Return the label selector for a replica's pods."""
+    return f"{names.INSTANCE}={app},{names.ROLE}={names.label(role)},{names.REPLICA}={number}"
 
 
 def _split(chunks: Iterator[bytes]) -> Iterator[str]:

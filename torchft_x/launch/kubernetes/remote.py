@@ -30,11 +30,12 @@ class Remote:
     def __init__(self, handle: str, token: str | None = None) -> None:
         """`token` is the run's; None to read it from the job's Secret for an order."""
         found = parse(handle)
+        self._handle = handle
         self.app = found.app
         self.cluster = Cluster(found.context, found.namespace)
         self._token = token
-        self.waits: list[str] = []
-        """Parts that did not run at the last call of `ended`, each with the reason."""
+        self.hints: list[str] = []
+        """Lines about the job at the last call of `ended`: what to type, and which parts do not run."""
 
     def ended(self) -> Json | None:
         """Return the job's end in the form of its lighthouse's last event, or None if the job has not ended."""
@@ -42,7 +43,8 @@ class Remote:
         if found is None:
             raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
         if found.state not in (SUCCEEDED, FAILED):
-            self.waits = found.waits
+            advice = found.advice(self._handle)
+            self.hints = [*([advice] if advice else []), *(f"waits: {why}" for why in found.waits)]
             return None
         return {"event": "exit", "code": int(found.state == FAILED), "reason": found.reason}
 

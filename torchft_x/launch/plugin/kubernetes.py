@@ -197,7 +197,8 @@ def _response(app_id: str, job: JobState) -> DescribeAppResponse:
         words = [f"restarts: {part.restarts}"] if part.restarts else []
         words += [part.reason] if part.reason and part.state != SUCCEEDED else []
         replicas.append(common.replica(part.role, part.replica, part.state, part.node, words))
-    return common.response(app_id, job.state, job.restarts, job.reason, replicas)
+    reason = " ".join(filter(None, [job.reason, job.advice(f"{NAME}://torchx/{app_id}")]))
+    return common.response(app_id, job.state, job.restarts, reason, replicas)
 
 
 def create_scheduler(session_name: str, **_: Any) -> KubernetesFtScheduler:

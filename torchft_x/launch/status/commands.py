@@ -22,7 +22,7 @@ from torchft_x.launch.status.find import NobodyServesError, Run, find
 from torchft_x.observe.events import last_event, last_events
 from torchft_x.timing import ANSWER
 
-_WAITS = 10  # largest number of waiting pods that are printed
+_HINTS = 10  # largest number of lines about pods that are printed
 EVERY = "*"  # stands for all groups, as in `core.job.orders`
 _RUN = (
     "a run directory, a lighthouse's address, or a job of kubernetes_ft (kubernetes_ft://NAMESPACE/APP); by default the newest "
@@ -67,11 +67,11 @@ def _status(args: argparse.Namespace) -> int:
     if run.ended is not None:
         print(json.dumps({"ended": dict(run.ended)}) if args.json else f"{run.what} {lines.ended(run.ended)}")
         return 0
-    waits = [] if run.remote is None or args.json else run.remote.waits
-    for sentence in waits[:_WAITS]:
-        print(f"waits: {lines.plain(sentence)}")
-    if len(waits) > _WAITS:
-        print(f"and {len(waits) - _WAITS} more wait")
+    hints = [] if run.remote is None or args.json else run.remote.hints
+    for line in hints[:_HINTS]:
+        print(lines.plain(line))
+    if len(hints) > _HINTS:
+        print(f"and {len(hints) - _HINTS} more wait")
     first = _look(run)
     if args.url:
         return _url(run, first)

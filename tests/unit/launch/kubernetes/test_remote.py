@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.launch.kubernetes.answering import Answer, Request, answering
-from tests.unit.launch.kubernetes.rules.test_scale import _jobs
+from tests.unit.launch.kubernetes.rules.test_scale import BAD, OVER, _ended, _job, _jobs
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, pod
 from tests.unit.observe.written import Log, killed
 from torchft_x import env
@@ -21,6 +21,7 @@ from torchft_x.launch.kubernetes import commands, jobs
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.remote import Pods, Remote, check_faults
 from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.plugin.kubernetes import create_scheduler
 from torchft_x.launch.run_commands import chaos
 from torchft_x.launch.status.commands import order, status
 from torchft_x.observe.run import read_run
@@ -244,15 +245,54 @@ def test_a_group_is_made_when_the_lighthouse_knows_it_and_not_before(kubeconfig:
     with answering(
         lambda asked: (200, {"wanted": known.pop(0)}) if "/proxy/" in asked.path else others(asked), kubeconfig
     ) as asked:
-        made = commands.resize_job(Cluster(), "a-1", 3)
-    assert (made.before, made.groups) == (2, ("0", "1", "2"))
+        assert commands.resize("kubernetes_ft://team/a-1", 3) == ("a-1", 2)
     changes = [(a.method, a.path.rpartition("/")[2]) for a in asked if a.method != "GET"]
-    assert changes == [("PATCH", "a-1"), ("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("POST", "jobs")]
+    assert changes == [("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("PATCH", "a-1"), ("POST", "jobs")]
     assert asked[-1].method == "POST"
-    note, budget, settled = (a.body for a in asked if a.method == "PATCH")
+    note, settled, budget = (a.body for a in asked if a.method == "PATCH")
     assert '"groups": ["0", "1", "2"]' in note["data"]["groups.json"]
     assert budget == {"spec": {"minAvailable": 2}}
     assert settled == {"metadata": {"annotations": {names.GROUPS: "3"}}}
+
+
+def test_a_group_of_an_unhealthy_host_is_made_again_when_the_lighthouse_has_forgotten_it(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = [["0", "1"], ["0"], ["0"], ["0", "1"]]
+    others = _cluster([*_jobs(1), _job("trainer", 1, **OVER)], [_lighthouse(), _ended(1, f"failed: {BAD}")])
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        if "/proxy/" in asked.path:
+            return 200, {"wanted": known.pop(0)}
+        if asked.method == "PATCH" and "/configmaps/" in asked.path:
+            return 200, {"data": {"unhealthy-n1": "earlier", **asked.body["data"]}}
+        return others(asked)
+
+    with answering(answer, kubeconfig) as asked:
+        assert main(["scale", "--replicas", "2", "kubernetes_ft://team/a-1"]) == 0
+    said = capsys.readouterr().out
+    assert said == "Started again, not on n2: group 1.\nThe job a-1 has 2 groups now; it had 2.\n"
+    assert known == []
+    changes = [(a.method, a.path.partition("?")[0].rpartition("/")[2]) for a in asked if a.method != "GET"]
+    announced = [("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x")]
+    assert changes == [*announced, *announced, ("PATCH", "a-1"), ("DELETE", "a-1-trainer-1"), ("POST", "jobs")]
+    (term,) = asked[-1].body["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert [rule["values"] for rule in term["matchFields"]] == [["n1"], ["n2"]]
+
+
+def test_status_names_the_command_for_a_group_of_an_unhealthy_host(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [*_jobs(1), _job("trainer", 1, **OVER)]
+    with answering(_cluster(found, [_ended(1, f"failed: {BAD}")], (200, {})), kubeconfig):
+        assert status(["kubernetes_ft://team/a-1"]) == 0
+        said = "`torchft_x scale --replicas 2 kubernetes_ft://{}a-1` starts group 1 on another node than n2."
+        assert said.format("team/") in capsys.readouterr().out.splitlines()
+        response = create_scheduler("s").describe("team:a-1")
+    assert response is not None
+    assert response.msg.endswith(said.format("torchx/team:"))
 
 
 def test_a_lighthouse_that_does_not_hear_of_it_changes_nothing(
@@ -263,7 +303,7 @@ def test_a_lighthouse_that_does_not_hear_of_it_changes_nothing(
         answering(_cluster(_jobs(3), [], (200, {"wanted": ["0", "1", "2"]})), kubeconfig) as asked,
         pytest.raises(ClusterError, match=r"it has the groups .* nothing was made or deleted"),
     ):
-        commands.resize_job(Cluster(), "a-1", 2)
+        commands.resize("kubernetes_ft://team/a-1", 2)
     assert {a.method for a in asked} == {"GET", "PATCH"}
 
 

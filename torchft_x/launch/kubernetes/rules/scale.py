@@ -15,8 +15,10 @@ from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.checks import check_groups
+from torchft_x.launch.job.states import OVER
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
+from torchft_x.launch.kubernetes.rules.state import JobState, job_state
 
 Json = dict[str, Any]
 
@@ -24,7 +26,8 @@ FILE = "groups.json"
 """Key of the list of groups in the ConfigMap, and the file's name."""
 FOLDER = "/run/torchft_x"
 """Folder in which the lighthouse's pod mounts the ConfigMap."""
-_OVER = ("Complete", "Failed")
+_UNHEALTHY = "unhealthy-"
+"""Prefix of the ConfigMap's keys that name the nodes on which the health command has failed."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,16 @@ class Change:
     """Change of a job to another number of groups."""
 
     groups: tuple[str, ...]  # ids of all groups after the change
+    again: tuple[str, ...]  # those that were given up because of their host: the lighthouse must forget their ends
+    others: tuple[str, ...]  # ids of the groups before the change, without `again`
     new: tuple[Json, ...]  # Jobs to create
-    going: tuple[str, ...]  # names of Jobs to delete
-    before: int  # number of groups before the change
+    going: tuple[str, ...]  # names of Jobs to delete before
     pods: int  # number of the groups' pods after the change
+    unhealthy: Mapping[str, str]  # nodes on which the health command has failed, each with the reason
+
+    def data(self, groups: Iterable[str]) -> dict[str, str]:
+        """Return what the ConfigMap must hold, besides what it has, so that the lighthouse knows these groups."""
+        return {FILE: text(groups), **{f"{_UNHEALTHY}{node}": why for node, why in self.unhealthy.items()}}
 
 
 def text(groups: Iterable[str]) -> str:
@@ -43,75 +52,96 @@ def text(groups: Iterable[str]) -> str:
     return render(GroupsChanged(tuple(groups)))
 
 
-def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
-    """Return the change to `wanted` groups. `jobs` has all of the job's Jobs, as the API server returns them.
+def change(app: str, jobs: Sequence[Json], pods: Sequence[Json], wanted: int) -> Change:
+    """Return the change to `wanted` groups. `jobs` and `pods` are all of the job's, as the API server returns them.
 
-    Raise `ConfigError` if the job can't have that number of groups.
+    A group that was given up because its host failed the health command gets new Jobs. Raise `ConfigError` if the job
+    can't have that number of groups.
     """
-    trainers = [job for job in jobs if names.label_of(job, names.ROLE) == TRAINER]
-    _check(app, jobs, trainers, wanted)
-    there: dict[int, list[Mapping[str, Any]]] = {}
-    for job in trainers:
-        there.setdefault(int(names.label_of(job, names.GROUP)), []).append(job)
-    pattern = there[min(there)]
+    there: dict[int, list[Json]] = {}
+    for job in jobs:
+        if names.label_of(job, names.ROLE) == TRAINER:
+            there.setdefault(int(names.label_of(job, names.GROUP)), []).append(job)
+    found = job_state(app, jobs, pods)
+    unhealthy = found.unhealthy
+    pattern = there[min(there)] if there else []
+    containers = pattern[0]["spec"]["template"]["spec"]["containers"] if pattern else ()
+    _check(found, next((c["command"] for c in containers if c["name"] == TRAINER), None), wanted)
+    again = [n for n in there if n < wanted and str(n) in unhealthy]
     new = [
         replica_job(app, pattern[0], number * len(pattern) + node, number, wanted)
         for number in range(wanted)
-        if number not in there
+        if number not in there or number in again
         for node in range(len(pattern))
     ]
-    going = [str(job["metadata"]["name"]) for number in sorted(there) if number >= wanted for job in there[number]]
-    return Change(tuple(str(n) for n in range(wanted)), tuple(new), tuple(going), len(there), wanted * len(pattern))
+    going = [job["metadata"]["name"] for n in sorted(there) if n >= wanted or n in again for job in there[n]]
+    return Change(
+        groups=tuple(str(n) for n in range(wanted)),
+        again=tuple(str(n) for n in sorted(again)),
+        others=tuple(str(n) for n in sorted(there) if n not in again),
+        new=tuple(new),
+        going=tuple(going),
+        pods=wanted * len(pattern),
+        unhealthy={node: why for nodes in unhealthy.values() for node, why in nodes.items()},
+    )
 
 
-def replica_job(app: str, pattern: Mapping[str, Any], replica: int, group: int, groups: int) -> Json:
+def keep_off(job: Json, config: Json) -> Json:
+    """Add a required node affinity to the Job, beside the user's own, for the nodes in the ConfigMap. Return the Job.
+
+    Kubernetes wants one requirement for each node, and all of them in each of the alternative terms.
+    """
+    nodes = [key.removeprefix(_UNHEALTHY) for key in config.get("data") or {} if key.startswith(_UNHEALTHY)]
+    if nodes:
+        affinity = job["spec"]["template"]["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+        for term in required.setdefault("nodeSelectorTerms", [{}]):
+            fields = term.setdefault("matchFields", [])
+            rules = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+            fields += [rule for rule in rules if rule not in fields]
+    return job
+
+
+def replica_job(app: str, pattern: Json, replica: int, group: int, groups: int) -> Json:
     """Return the Job of another replica of the pattern's role, ready to be created, with the pattern's owner."""
-    metadata, spec = pattern["metadata"], copy.deepcopy(dict(pattern["spec"]))
-    for made_there in ("selector", "manualSelector", "suspend"):
-        spec.pop(made_there, None)
+    metadata = pattern["metadata"]
+    spec = {name: value for name, value in copy.deepcopy(pattern["spec"]).items() if name not in _MADE_THERE}
     own = {names.REPLICA: str(replica), names.GROUP: str(group)}
     role = names.label_of(pattern, names.ROLE)
     name = names.part(app, role, replica)
     pod = spec["template"]
-    labels = {n: v for n, v in pod["metadata"]["labels"].items() if n not in _MADE_THERE}
+    labels = {n: v for n, v in pod["metadata"]["labels"].items() if n.rpartition("/")[2] not in _MADE_THERE}
     pod["metadata"] = {**pod["metadata"], "labels": {**labels, **own}}
-    pod["metadata"].pop("creationTimestamp", None)
     pod["spec"]["hostname"] = name
     for container in pod["spec"]["containers"]:
         if container["name"] == role:
             container["command"] = _of_groups(container["command"], groups)
-    owners = metadata.get("ownerReferences")
-    made = {"name": name, "labels": {**metadata["labels"], **own}}
-    made |= {"ownerReferences": list(owners)} if owners else {}
+    owners = metadata.get("ownerReferences") or []
+    made = {"name": name, "labels": {**metadata["labels"], **own}, "ownerReferences": owners}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
 
 
-_MADE_THERE = (
-    "controller-uid",
-    "job-name",
-    "batch.kubernetes.io/controller-uid",
-    "batch.kubernetes.io/job-name",
-)
-"""Labels that the API server adds to a Job's pods."""
+_MADE_THERE = ("selector", "manualSelector", "suspend", "controller-uid", "job-name")
+"""Fields of a Job's spec, and labels of its pods without their prefix, that are the cluster's."""
 
 
-def _check(app: str, jobs: Sequence[Mapping[str, Any]], trainers: Sequence[Mapping[str, Any]], wanted: int) -> None:
-    if not jobs:
-        raise ConfigError(f"there is no job {app}.")
-    containers = trainers[0]["spec"]["template"]["spec"]["containers"] if trainers else []
-    command = next((c["command"] for c in containers if c["name"] == TRAINER), None)
-    lighthouse = next((job for job in jobs if names.label_of(job, names.ROLE) == LIGHTHOUSE), {})
-    notes = (lighthouse.get("metadata") or {}).get("annotations") or {}
-    if _is_over(lighthouse):
-        raise ConfigError(f"the job {app} has ended.")
-    check_groups(wanted, least=int(notes.get(names.MINIMUM, 1)), command=command, lighthouse=bool(lighthouse))
-    if any(_is_over(job) for job in trainers):
-        raise ConfigError("the job is about to end: a group has finished, or was given up.")
-
-
-def _is_over(job: Mapping[str, Any]) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or []
-    return any(c.get("type") in _OVER and c.get("status") == "True" for c in conditions)
+def _check(found: JobState, command: Sequence[str] | None, wanted: int) -> None:
+    if not found.parts:
+        raise ConfigError(f"there is no job {found.app}.")
+    if found.state in OVER:
+        raise ConfigError(f"the job {found.app} has ended.")
+    lighthouse = any(part.role == LIGHTHOUSE for part in found.parts)
+    check_groups(wanted, least=found.min_replicas, command=command, lighthouse=lighthouse)
+    over: dict[str, set[bool]] = {}
+    for part in found.parts:
+        over.setdefault(part.group, set()).add(bool(part.group) and part.state in OVER)
+    for group, ends in over.items():
+        if True in ends and group not in found.unhealthy:
+            raise ConfigError(
+                f"the job is about to end: group {group} has finished, or was given up for another reason than --health."
+            )
+        if ends == {True, False}:
+            raise ConfigError(f"group {group} was given up, and some of its pods still end; give the command again.")
 
 
 def _of_groups(words: Sequence[str], groups: int) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.launch.job.states import FAILED, PENDING, RUNNING, SUCCEEDED
+from torchft_x.launch.job.states import FAILED, HEALTH_FAILED, PENDING, RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 
@@ -26,8 +26,7 @@ class PartState:
     restarts: int
     """Number of its containers and pods after the first, without those of deleted pods."""
     reason: str
-    pod: str  # name of the newest pod; '' if there is none
-    node: str
+    node: str  # that of the newest pod
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,9 @@ class JobState:
     state: str
     reason: str
     parts: tuple[PartState, ...]
+    min_replicas: int
+    waits: list[str]
+    """Parts that do not run, each with the reason."""
 
     @property
     def restarts(self) -> int:
@@ -47,9 +49,21 @@ class JobState:
         return self.state == PENDING and any(part.state == RUNNING or part.restarts for part in self.parts)
 
     @property
-    def waits(self) -> list[str]:
-        """Parts that do not run, each with the reason."""
-        return _waits(self.parts)
+    def unhealthy(self) -> dict[str, dict[str, str]]:
+        """Groups that were given up because the health command failed: by group id, the nodes and the reasons."""
+        found: dict[str, dict[str, str]] = {}
+        for part in self.parts:
+            if part.state == FAILED and part.reason.startswith(HEALTH_FAILED):
+                found.setdefault(part.group, {})[part.node] = part.reason
+        return found
+
+    def advice(self, handle: str) -> str:
+        """Return the command, in a sentence, that starts the `unhealthy` groups on other nodes; '' if there are none."""
+        if self.state in (SUCCEEDED, FAILED) or not self.unhealthy:
+            return ""
+        groups = len({part.group for part in self.parts if part.role == TRAINER})
+        which = ", ".join(f"group {g} on another node than {', '.join(nodes)}" for g, nodes in self.unhealthy.items())
+        return f"`torchft_x scale --replicas {groups} {handle}` starts {which}."
 
 
 def newest(pods: Iterable[Json]) -> Json | None:
@@ -78,18 +92,26 @@ def is_running(pod: Json) -> bool:
 
 def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json], events: Sequence[Json] = ()) -> JobState:
     """Return the job's state from all its Jobs and pods. `events` has the cluster's warnings, reported for waiting parts."""
-    parts = []
-    for job in sorted(jobs, key=lambda j: (names.label_of(j, names.ROLE), int(names.label_of(j, names.REPLICA) or 0))):
-        mine = [
-            p for p in pods if all(names.label_of(p, n) == names.label_of(job, n) for n in (names.ROLE, names.REPLICA))
-        ]
-        parts.append(_part(job, mine, events))
+    of_parts: dict[tuple[str, int], list[Json]] = {}
+    for pod in pods:
+        of_parts.setdefault(_which(pod), []).append(pod)
+    parts = [_part(job, of_parts.get(_which(job), []), events) for job in sorted(jobs, key=_which)]
     minimum = next((int(m) for j in jobs if (m := (_meta(j).get("annotations") or {}).get(names.MINIMUM))), 1)
-    state, reason = _whole(parts, minimum)
-    return JobState(app, state, reason, tuple(parts))
+    waits = [f"{p.role}/{p.replica}: {p.reason}" for p in parts if p.state == PENDING and p.reason]
+    state, reason = _end_of(parts, minimum)
+    if not state:
+        running = any(p.state == RUNNING for p in [p for p in parts if p.role == TRAINER] or parts)
+        state, reason = RUNNING if running else PENDING, waits[0] if waits else ""
+    return JobState(app, state, reason, tuple(parts), minimum, waits)
 
 
-def _whole(parts: Sequence[PartState], minimum: int) -> tuple[str, str]:
+def _which(found: Json) -> tuple[str, int]:
+    """Return the role and the replica of a Job or pod."""
+    return names.label_of(found, names.ROLE), int(names.label_of(found, names.REPLICA) or 0)
+
+
+def _end_of(parts: Sequence[PartState], minimum: int) -> tuple[str, str]:
+    """Return the state of an ended job and the reason, or two empty strings for one that has not ended."""
     lighthouse = next((p for p in parts if p.role == LIGHTHOUSE), None)
     trainers = [p for p in parts if p.role == TRAINER]
     if lighthouse is not None and lighthouse.state in (SUCCEEDED, FAILED):  # its end is the job's
@@ -107,12 +129,7 @@ def _whole(parts: Sequence[PartState], minimum: int) -> tuple[str, str]:
             return FAILED, next(p.reason for p in parts if p.state == FAILED)
         if all(p.state == SUCCEEDED for p in parts):
             return SUCCEEDED, ""
-    waits = _waits(parts)
-    return (RUNNING if any(p.state == RUNNING for p in trainers or parts) else PENDING), waits[0] if waits else ""
-
-
-def _waits(parts: Sequence[PartState]) -> list[str]:
-    return [f"{p.role}/{p.replica}: {p.reason}" for p in parts if p.state == PENDING and p.reason]
+    return "", ""
 
 
 def _part(job: Json, pods: Sequence[Json], events: Sequence[Json]) -> PartState:
@@ -124,14 +141,14 @@ def _part(job: Json, pods: Sequence[Json], events: Sequence[Json]) -> PartState:
         if state == PENDING and warned not in reason:
             reason = f"{reason}; the cluster warns: {warned}"
     before = max(len(pods), int((job.get("status") or {}).get("failed") or 0) + (pod is not None)) - 1
+    role, replica = _which(job)
     return PartState(
-        role=names.label_of(job, names.ROLE),
-        replica=int(names.label_of(job, names.REPLICA) or 0),
+        role=role,
+        replica=replica,
         group=names.label_of(job, names.GROUP),
         state=state,
         restarts=max(before, 0) + sum(int(_container(p).get("restartCount", 0)) for p in pods),
         reason=reason,
-        pod=str(_meta(pod)["name"]) if pod else "",
         node=str((pod.get("spec") or {}).get("nodeName") or "") if pod else "",
     )
 
@@ -145,7 +162,8 @@ def _ended(job: Json, pods: Sequence[Json]) -> tuple[str, str]:
             return FAILED, str(condition.get("message") or condition.get("reason") or "Kubernetes says no reason.")
         if condition.get("type") == "Complete":
             good = [p for p in pods if (p.get("status") or {}).get("phase") == "Succeeded"]
-            words = _last_words(newest(good) or {})
+            ended = _container(newest(good) or {}).get("state", {}).get("terminated") or {}
+            words = str(ended.get("message") or "").strip()
             return (FAILED, words.removeprefix(_FAILED)) if words.startswith(_FAILED) else (SUCCEEDED, words)
     return "", ""
 
@@ -189,10 +207,6 @@ def _of_pod(pod: Json) -> tuple[str, str]:
 def _last_end(container: Json) -> str:
     ended = (container.get("lastState") or {}).get("terminated") or (container.get("state") or {}).get("terminated")
     return f"last: {ended.get('reason') or 'it ended'} ({ended.get('exitCode')})" if ended else ""
-
-
-def _last_words(pod: Json) -> str:
-    return str(((_container(pod).get("state") or {}).get("terminated") or {}).get("message") or "").strip()
 
 
 def _container(pod: Json) -> Json:

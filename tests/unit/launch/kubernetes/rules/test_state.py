@@ -64,6 +64,19 @@ def test_without_one_as_many_groups_must_succeed_as_the_job_needs() -> None:
     assert poll([*jobs[:2], job("trainer", 2)], [*good, pod("trainer", 2, **RUNS)])[0] == "RUNNING"
 
 
+def test_a_group_whose_host_was_unhealthy_and_what_to_type() -> None:
+    words = "the health command failed (exit code 3) on a-trainer-1: no GPU 3"
+    jobs = [job("lighthouse"), job("trainer", 0), job("trainer", 1, end="Complete")]
+    pods = [pod("lighthouse", **RUNS), pod("trainer", 0, **RUNS)]
+    bad = pod("trainer", 1, phase="Succeeded", **over(0, f"failed: {words}."))
+    found = job_state("a", jobs, [*pods, bad])
+    assert (found.state, found.unhealthy) == ("RUNNING", {"1": {"n": f"{words}."}})
+    assert found.advice("JOB") == "`torchft_x scale --replicas 2 JOB` starts group 1 on another node than n."
+    other = pod("trainer", 1, phase="Succeeded", **over(0, "failed: it crashed 5 times."))
+    assert job_state("a", jobs, [*pods, other]).advice("JOB") == ""
+    assert job_state("a", [job("lighthouse", end="Failed"), *jobs[1:]], [*pods, bad]).advice("JOB") == ""
+
+
 def test_why_a_part_waits() -> None:
     def reason(**fields: Any) -> str:
         return poll([job("trainer")], [{**pod("trainer"), **fields}])[1]
@@ -131,6 +144,6 @@ def test_the_newest_pod_counts_and_the_others_are_restarts() -> None:
     first, second = pod("trainer", phase="Failed", made=1, **over(1)), pod("trainer", made=2, **RUNS)
     second["status"]["containerStatuses"][0]["restartCount"] = 3
     found: JobState = job_state("a", [job("trainer")], [second, first])
-    assert (found.parts[0].pod, found.parts[0].state, found.restarts) == ("p-2", "RUNNING", 4)
+    assert (found.parts[0].state, found.restarts) == ("RUNNING", 4)
     second["metadata"]["deletionTimestamp"] = "2026-11-25T12:01:00Z"
     assert newest([first, second]) is first
