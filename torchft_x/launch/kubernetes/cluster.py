@@ -189,7 +189,8 @@ class Cluster:
         except exceptions.ApiException as e:
             if not e.status:
                 raise ClusterError(f"the cluster of {self._at} can't be reached: {e.reason}") from None
-            message = _message(e.body)
+            found = _decoded(e.body)
+            message = str(found.get("message", "")) if isinstance(found, dict) else ""
             raise ClusterError(
                 refusal(e.status, message or str(e.reason), self.namespace), e.status, None if message else e.body
             ) from None
@@ -231,11 +232,6 @@ def _chunks(answer: Any, size: int) -> Generator[bytes, None, None]:
             raise
     finally:
         answer.close()
-
-
-def _message(body: Any) -> str:
-    found = _decoded(body)
-    return str(found.get("message", "")) if isinstance(found, dict) else ""
 
 
 def _decoded(data: Any) -> Json | str:

@@ -7,6 +7,7 @@ the present list.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,30 +59,32 @@ def change(app: str, jobs: Sequence[Json], pods: Sequence[Json], wanted: int) ->
     A group that was given up because its host failed the health command gets new Jobs. Raise `ConfigError` if the job
     can't have that number of groups.
     """
-    there: dict[int, list[Json]] = {}
-    for job in jobs:
-        if names.label_of(job, names.ROLE) == TRAINER:
-            there.setdefault(int(names.label_of(job, names.GROUP)), []).append(job)
     found = job_state(app, jobs, pods)
-    unhealthy = found.unhealthy
-    pattern = there[min(there)] if there else []
-    containers = pattern[0]["spec"]["template"]["spec"]["containers"] if pattern else ()
+    there = {int(names.label_of(j, names.REPLICA)): j for j in jobs if names.label_of(j, names.ROLE) == TRAINER}
+    pattern = there[min(there)] if there else None
+    containers = pattern["spec"]["template"]["spec"]["containers"] if pattern else ()
     _check(found, next((c["command"] for c in containers if c["name"] == TRAINER), None), wanted)
-    again = [n for n in there if n < wanted and str(n) in unhealthy]
+    assert pattern is not None
+    trainers = [part for part in found.parts if part.role == TRAINER]
+    sizes = Counter(int(part.group) for part in trainers)
+    nodes = max(sizes.values())
+    unhealthy = found.unhealthy
+    again = [n for n in sorted(sizes) if n < wanted and str(n) in unhealthy]
     new = [
-        replica_job(app, pattern[0], number * len(pattern) + node, number, wanted)
-        for number in range(wanted)
-        if number not in there or number in again
-        for node in range(len(pattern))
+        replica_job(app, pattern, replica, replica // nodes, wanted)
+        for replica in range(wanted * nodes)
+        if replica not in there or replica // nodes in again
     ]
-    going = [job["metadata"]["name"] for n in sorted(there) if n >= wanted or n in again for job in there[n]]
+    # The Jobs whose pods hold the reason go last, so that the command can be given again after an interruption.
+    leaving = [part for part in trainers if int(part.group) >= wanted or int(part.group) in again]
+    leaving.sort(key=lambda part: part.reason in unhealthy.get(part.group, {}).values())
     return Change(
         groups=tuple(str(n) for n in range(wanted)),
-        again=tuple(str(n) for n in sorted(again)),
-        others=tuple(str(n) for n in sorted(there) if n not in again),
+        again=tuple(str(n) for n in again),
+        others=tuple(str(n) for n in sorted(sizes) if n not in again),
         new=tuple(new),
-        going=tuple(going),
-        pods=wanted * len(pattern),
+        going=tuple(there[part.replica]["metadata"]["name"] for part in leaving),
+        pods=wanted * nodes,
         unhealthy={node: why for nodes in unhealthy.values() for node, why in nodes.items()},
     )
 

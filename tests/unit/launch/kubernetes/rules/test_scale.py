@@ -76,6 +76,7 @@ def test_a_group_over_nodes_comes_and_goes_as_a_whole() -> None:
 
 def test_a_gap_is_filled_and_nothing_happens_twice() -> None:
     assert [j["metadata"]["name"] for j in change("a-1", _without(1), [], 3).new] == ["a-1-trainer-1"]
+    assert [j["metadata"]["name"] for j in change("a-1", _jobs(3, 2), [], 2).new] == ["a-1-trainer-3"]
     same = change("a-1", _jobs(2), [], 2)
     assert (same.new, same.going) == ((), ())
 
@@ -120,8 +121,11 @@ def test_all_nodes_of_a_group_are_made_again_when_all_have_ended() -> None:
     jobs = [*_jobs(2, 2), *(_job("trainer", k, 2, **OVER) for k in (2, 3))]
     pods = [_ended(2, f"failed: {BAD}"), _ended(3, f"failed: node 0 stopped: {BAD}", "n3")]
     made = change("a-1", jobs, pods, 2)
-    assert (made.again, made.going) == (("1",), ("a-1-trainer-2", "a-1-trainer-3"))
+    assert (made.again, made.going) == (("1",), ("a-1-trainer-3", "a-1-trainer-2"))  # the reason's pod last
     assert list(made.unhealthy) == ["n2"]
+    interrupted = change("a-1", jobs[:-1], pods, 2)
+    assert [j["metadata"]["name"] for j in interrupted.new] == ["a-1-trainer-2", "a-1-trainer-3"]
+    assert interrupted.going == ("a-1-trainer-2",)
     jobs[-1]["status"] = {}
     with pytest.raises(ConfigError, match="group 1 was given up, and some of its pods still end"):
         change("a-1", jobs, pods, 2)
