@@ -36,7 +36,8 @@ def resize(job: str, wanted: int) -> tuple[str, int]:
     """
     remote = Remote(job)
     cluster, app = remote.cluster, remote.app
-    change = scale.change(app, cluster.list("Job", jobs.of(app)), cluster.list("Pod", jobs.of(app)), wanted)
+    pods = cluster.list("Pod", jobs.of(app))
+    change = scale.change(app, cluster.list("Job", jobs.of(app)), pods, _failed(remote), wanted)
     if change.again:
         _announce(remote, change, change.others)
     config = _announce(remote, change, change.groups)
@@ -47,7 +48,8 @@ def resize(job: str, wanted: int) -> tuple[str, int]:
     for body in change.new:
         cluster.create(scale.keep_off(body, config))
     if change.again:
-        print(f"Started again, not on {', '.join(change.unhealthy)}: group {', '.join(change.again)}.")
+        where = f", not on {', '.join(change.unhealthy)}" if change.unhealthy else ""
+        print(f"Started again{where}: group {', '.join(change.again)}.")
     return app, len(change.again) + len(change.others)
 
 
@@ -74,13 +76,22 @@ def log(argv: list[str]) -> int:
     return 0
 
 
+def _failed(remote: Remote) -> dict[str, str]:
+    """Return the groups that were given up, each with the reason, as far as the lighthouse can be asked."""
+    try:
+        rows = remote.overview().get("groups") or []
+    except (ClusterError, UnreachableError):
+        return {}
+    return {row["group"]: row["more"] for row in rows if row["does"] == "failed"}
+
+
 def _announce(remote: Remote, change: scale.Change, groups: tuple[str, ...]) -> dict[str, Any]:
     """Write the groups into the ConfigMap, and wait until the lighthouse knows, and so accepts, them.
 
     Return the ConfigMap. Raise `ClusterError` after `_HEARD` seconds.
     """
     cluster, app = remote.cluster, remote.app
-    config = cluster.patch("ConfigMap", app, {"data": change.data(groups)})
+    config = cluster.patch("ConfigMap", app, {"data": scale.data(groups, change.unhealthy)})
     _hasten(cluster, app, len(groups))
     deadline = time.monotonic() + _HEARD
     while trouble := _trouble(remote, groups):

@@ -18,7 +18,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.states import ALIVE, RUNNING, SUCCEEDED
+from torchft_x.launch.job.states import ALIVE, PENDING, RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes import app as apps
 from torchft_x.launch.kubernetes import handle, jobs
 from torchft_x.launch.kubernetes.cluster import Cluster
@@ -92,13 +92,16 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             found = jobs.find(cluster, name, why=True)
         if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise common.unknown_job(NAME, f"{cluster.namespace}:{name}", "of your context's namespace")
-        alive = found is not None and any(part.state in ALIVE for part in found.parts)
-        if found is not None and (
-            (found.has_begun and excepthook.in_command("log"))  # `torchx log` waits on PENDING
+        if found is None:
+            return None
+        has_log = any(part.state == RUNNING or part.restarts for part in found.parts)
+        alive = any(part.state in ALIVE for part in found.parts)
+        if (
+            (found.state == PENDING and has_log and excepthook.in_command("log"))  # `torchx log` waits on PENDING
             or (alive and excepthook.in_command("cancel"))  # `torchx cancel` ends no job that is over
         ):
             found = replace(found, state=RUNNING)
-        return None if found is None else _response(app_id, found)
+        return _response(app_id, found)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         context, namespace = ((cfg or {}).get(name) for name in ("context", "namespace"))  # of the nightly line only
@@ -198,7 +201,7 @@ def _response(app_id: str, job: JobState) -> DescribeAppResponse:
         words += [part.reason] if part.reason and part.state != SUCCEEDED else []
         replicas.append(common.replica(part.role, part.replica, part.state, part.node, words))
     reason = " ".join(filter(None, [job.reason, job.advice(f"{NAME}://torchx/{app_id}")]))
-    return common.response(app_id, job.state, job.restarts, reason, replicas)
+    return common.response(app_id, job.state, sum(part.restarts for part in job.parts), reason, replicas)
 
 
 def create_scheduler(session_name: str, **_: Any) -> KubernetesFtScheduler:

@@ -33,7 +33,7 @@ def render(app: str, parts: Sequence[Part], settings: PodSettings, token: str | 
             objects += _policies(app, lighthouse)
     if lighthouse is not None and lighthouse.config:
         groups = dict.fromkeys(part.group for part in parts if part.group)
-        objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
+        objects.insert(1, _object("ConfigMap", "v1", app, app, data=scale.data(groups, {})))
     if token is not None:
         objects.insert(1, _object("Secret", "v1", app, app, type="Opaque", stringData={TOKEN_KEY: token}))
     trainers = sum(part.kind == TRAINER for part in parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.checks import check_groups
-from torchft_x.launch.job.states import OVER
+from torchft_x.launch.job.states import HEALTH_FAILED, OVER
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 from torchft_x.launch.kubernetes.rules.state import JobState, job_state
@@ -43,41 +43,37 @@ class Change:
     pods: int  # number of the groups' pods after the change
     unhealthy: Mapping[str, str]  # nodes on which the health command has failed, each with the reason
 
-    def data(self, groups: Iterable[str]) -> dict[str, str]:
-        """Return what the ConfigMap must hold, besides what it has, so that the lighthouse knows these groups."""
-        return {FILE: text(groups), **{f"{_UNHEALTHY}{node}": why for node, why in self.unhealthy.items()}}
+
+def data(groups: Iterable[str], unhealthy: Mapping[str, str]) -> dict[str, str]:
+    """Return the content of the ConfigMap: the groups, and the nodes on which the health command has failed."""
+    nodes = {f"{_UNHEALTHY}{node}": why for node, why in unhealthy.items()}
+    return {FILE: render(GroupsChanged(tuple(groups))), **nodes}
 
 
-def text(groups: Iterable[str]) -> str:
-    """Return the content of `FILE`."""
-    return render(GroupsChanged(tuple(groups)))
-
-
-def change(app: str, jobs: Sequence[Json], pods: Sequence[Json], wanted: int) -> Change:
+def change(app: str, jobs: Sequence[Json], pods: Sequence[Json], failed: Mapping[str, str], wanted: int) -> Change:
     """Return the change to `wanted` groups. `jobs` and `pods` are all of the job's, as the API server returns them.
 
-    A group that was given up because its host failed the health command gets new Jobs. Raise `ConfigError` if the job
-    can't have that number of groups.
+    A group that was given up because its host failed the health command gets new Jobs. `failed` has the lighthouse's
+    reasons, by group id: the pods may be gone. Raise `ConfigError` if the job can't have that number of groups.
     """
     found = job_state(app, jobs, pods)
     there = {int(names.label_of(j, names.REPLICA)): j for j in jobs if names.label_of(j, names.ROLE) == TRAINER}
-    pattern = there[min(there)] if there else None
-    containers = pattern["spec"]["template"]["spec"]["containers"] if pattern else ()
-    _check(found, next((c["command"] for c in containers if c["name"] == TRAINER), None), wanted)
-    assert pattern is not None
+    unhealthy = found.unhealthy
+    for part in found.parts:
+        if part.state in OVER and failed.get(part.group, "").startswith(HEALTH_FAILED):
+            unhealthy.setdefault(part.group, {})
+    _check(found, there, wanted, unhealthy)
+    pattern = there[min(there)]
     trainers = [part for part in found.parts if part.role == TRAINER]
     sizes = Counter(int(part.group) for part in trainers)
     nodes = max(sizes.values())
-    unhealthy = found.unhealthy
     again = [n for n in sorted(sizes) if n < wanted and str(n) in unhealthy]
     new = [
         replica_job(app, pattern, replica, replica // nodes, wanted)
         for replica in range(wanted * nodes)
         if replica not in there or replica // nodes in again
     ]
-    # The Jobs whose pods hold the reason go last, so that the command can be given again after an interruption.
     leaving = [part for part in trainers if int(part.group) >= wanted or int(part.group) in again]
-    leaving.sort(key=lambda part: part.reason in unhealthy.get(part.group, {}).values())
     return Change(
         groups=tuple(str(n) for n in range(wanted)),
         again=tuple(str(n) for n in again),
@@ -128,18 +124,20 @@ _MADE_THERE = ("selector", "manualSelector", "suspend", "controller-uid", "job-n
 """Fields of a Job's spec, and labels of its pods without their prefix, that are the cluster's."""
 
 
-def _check(found: JobState, command: Sequence[str] | None, wanted: int) -> None:
+def _check(found: JobState, there: Mapping[int, Json], wanted: int, unhealthy: Collection[str]) -> None:
     if not found.parts:
         raise ConfigError(f"there is no job {found.app}.")
     if found.state in OVER:
         raise ConfigError(f"the job {found.app} has ended.")
+    containers = [c for job in there.values() for c in job["spec"]["template"]["spec"]["containers"]]
+    command = next((c["command"] for c in containers if c["name"] == TRAINER), None)
     lighthouse = any(part.role == LIGHTHOUSE for part in found.parts)
     check_groups(wanted, least=found.min_replicas, command=command, lighthouse=lighthouse)
     over: dict[str, set[bool]] = {}
     for part in found.parts:
         over.setdefault(part.group, set()).add(bool(part.group) and part.state in OVER)
     for group, ends in over.items():
-        if True in ends and group not in found.unhealthy:
+        if True in ends and group not in unhealthy:
             raise ConfigError(
                 f"the job is about to end: group {group} has finished, or was given up for another reason than --health."
             )

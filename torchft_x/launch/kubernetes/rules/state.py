@@ -40,15 +40,6 @@ class JobState:
     """Parts that do not run, each with the reason."""
 
     @property
-    def restarts(self) -> int:
-        return sum(part.restarts for part in self.parts)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a part has a log although no trainer runs."""
-        return self.state == PENDING and any(part.state == RUNNING or part.restarts for part in self.parts)
-
-    @property
     def unhealthy(self) -> dict[str, dict[str, str]]:
         """Groups that were given up because the health command failed: by group id, the nodes and the reasons."""
         found: dict[str, dict[str, str]] = {}

@@ -9,7 +9,7 @@ import pytest
 from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.pod import REPLICA
-from torchft_x.launch.kubernetes.rules.scale import change, keep_off
+from torchft_x.launch.kubernetes.rules.scale import change, data, keep_off
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ def _jobs(replicas: int = 2, nodes: int = 1, **more: Any) -> list[Json]:
 
 
 def test_a_group_more_is_a_job_like_the_others_with_its_own_number() -> None:
-    made = change("a-1", _jobs(2), [], 3)
+    made = change("a-1", _jobs(2), [], {}, 3)
     assert (made.groups, made.going, made.others) == (("0", "1", "2"), (), ("0", "1"))
     (job,) = made.new
     assert job["metadata"]["name"] == "a-1-trainer-2"
@@ -68,16 +68,19 @@ def test_a_group_more_is_a_job_like_the_others_with_its_own_number() -> None:
 
 
 def test_a_group_over_nodes_comes_and_goes_as_a_whole() -> None:
-    assert [j["metadata"]["name"] for j in change("a-1", _jobs(4, 2), [], 3).new] == ["a-1-trainer-4", "a-1-trainer-5"]
-    fewer = change("a-1", _jobs(6, 2), [], 2)
+    assert [j["metadata"]["name"] for j in change("a-1", _jobs(4, 2), [], {}, 3).new] == [
+        "a-1-trainer-4",
+        "a-1-trainer-5",
+    ]
+    fewer = change("a-1", _jobs(6, 2), [], {}, 2)
     assert (fewer.groups, fewer.new, fewer.others) == (("0", "1"), (), ("0", "1", "2"))
     assert fewer.going == ("a-1-trainer-4", "a-1-trainer-5")
 
 
 def test_a_gap_is_filled_and_nothing_happens_twice() -> None:
-    assert [j["metadata"]["name"] for j in change("a-1", _without(1), [], 3).new] == ["a-1-trainer-1"]
-    assert [j["metadata"]["name"] for j in change("a-1", _jobs(3, 2), [], 2).new] == ["a-1-trainer-3"]
-    same = change("a-1", _jobs(2), [], 2)
+    assert [j["metadata"]["name"] for j in change("a-1", _without(1), [], {}, 3).new] == ["a-1-trainer-1"]
+    assert [j["metadata"]["name"] for j in change("a-1", _jobs(3, 2), [], {}, 2).new] == ["a-1-trainer-3"]
+    same = change("a-1", _jobs(2), [], {}, 2)
     assert (same.new, same.going) == ((), ())
 
 
@@ -98,44 +101,54 @@ def test_what_a_job_can_not_have() -> None:
     ]
     for jobs, wanted, sentence in refused:
         with pytest.raises(ConfigError, match=sentence):
-            change("a-1", jobs, [], wanted)
+            change("a-1", jobs, [], {}, wanted)
 
 
 def test_a_group_that_was_given_up_because_of_its_host_is_made_again_without_that_node() -> None:
     jobs = [*_jobs(1), _job("trainer", 1, **OVER)]
-    made = change("a-1", jobs, [_ended(1, f"failed: {BAD}.")], 2)
+    made = change("a-1", jobs, [_ended(1, f"failed: {BAD}.")], {}, 2)
     assert (made.groups, made.again, made.others) == (("0", "1"), ("1",), ("0",))
     assert (made.going, [job["metadata"]["name"] for job in made.new]) == (("a-1-trainer-1",), ["a-1-trainer-1"])
-    assert made.data(made.others) == {
+    assert data(made.others, made.unhealthy) == {
         "groups.json": '{"groups": ["0"], "ended": []}',
         "unhealthy-n2": f"{BAD}.",
     }
     # it leaves instead, and later groups avoid the node
     jobs[0]["metadata"]["annotations"] = {}
-    fewer = change("a-1", jobs, [_ended(1, f"failed: {BAD}")], 1)
+    fewer = change("a-1", jobs, [_ended(1, f"failed: {BAD}")], {}, 1)
     assert (fewer.again, fewer.new, fewer.going) == ((), (), ("a-1-trainer-1",))
-    assert "unhealthy-n2" in fewer.data(fewer.groups)
+    assert "unhealthy-n2" in data(fewer.groups, fewer.unhealthy)
 
 
 def test_all_nodes_of_a_group_are_made_again_when_all_have_ended() -> None:
     jobs = [*_jobs(2, 2), *(_job("trainer", k, 2, **OVER) for k in (2, 3))]
     pods = [_ended(2, f"failed: {BAD}"), _ended(3, f"failed: node 0 stopped: {BAD}", "n3")]
-    made = change("a-1", jobs, pods, 2)
-    assert (made.again, made.going) == (("1",), ("a-1-trainer-3", "a-1-trainer-2"))  # the reason's pod last
+    made = change("a-1", jobs, pods, {}, 2)
+    assert (made.again, made.going) == (("1",), ("a-1-trainer-2", "a-1-trainer-3"))
     assert list(made.unhealthy) == ["n2"]
-    interrupted = change("a-1", jobs[:-1], pods, 2)
+    interrupted = change("a-1", [*jobs[:3], jobs[-1]], pods[1:], {"1": BAD}, 2)
     assert [j["metadata"]["name"] for j in interrupted.new] == ["a-1-trainer-2", "a-1-trainer-3"]
-    assert interrupted.going == ("a-1-trainer-2",)
+    assert interrupted.going == ("a-1-trainer-3",)
     jobs[-1]["status"] = {}
     with pytest.raises(ConfigError, match="group 1 was given up, and some of its pods still end"):
-        change("a-1", jobs, pods, 2)
+        change("a-1", jobs, pods, {}, 2)
+
+
+def test_the_lighthouse_knows_why_a_group_was_given_up_when_its_pods_are_gone() -> None:
+    jobs = [*_jobs(1), _job("trainer", 1, **OVER)]
+    made = change("a-1", jobs, [], {"1": BAD}, 2)
+    assert (made.again, made.going, made.unhealthy) == (("1",), ("a-1-trainer-1",), {})
+    waits = change("a-1", _jobs(2), [], {"1": BAD}, 2)  # for its new pod: the lighthouse still shows the end
+    assert (waits.again, waits.going, waits.new) == ((), (), ())
+    with pytest.raises(ConfigError, match="for another reason"):
+        change("a-1", jobs, [], {"1": "it crashed 5 times"}, 2)
 
 
 @pytest.mark.parametrize("words", ["", "failed: it crashed 5 times"])
 def test_a_group_that_ended_otherwise_is_not_made_again(words: str) -> None:
     jobs = [*_jobs(1), _job("trainer", 1, **OVER)]
     with pytest.raises(ConfigError, match="group 1 has finished, or was given up for another reason"):
-        change("a-1", jobs, [_ended(1, words)], 2)
+        change("a-1", jobs, [_ended(1, words)], {}, 2)
 
 
 def test_nodes_are_avoided_beside_what_the_users_overlay_asks_for() -> None:

@@ -144,6 +144,6 @@ def test_the_newest_pod_counts_and_the_others_are_restarts() -> None:
     first, second = pod("trainer", phase="Failed", made=1, **over(1)), pod("trainer", made=2, **RUNS)
     second["status"]["containerStatuses"][0]["restartCount"] = 3
     found: JobState = job_state("a", [job("trainer")], [second, first])
-    assert (found.parts[0].state, found.restarts) == ("RUNNING", 4)
+    assert (found.parts[0].state, found.parts[0].restarts) == ("RUNNING", 4)
     second["metadata"]["deletionTimestamp"] = "2026-11-25T12:01:00Z"
     assert newest([first, second]) is first
