@@ -48,10 +48,10 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (2071, 23),
     "comm": (6737, 42),
     "compat": (957, 1),
-    "core": (9554, 41),
-    "launch": (16694, 92),
+    "core": (9558, 41),
+    "launch": (16678, 93),
     "observe": (4561, 39),
-    "rpc": (6877, 48),
+    "rpc": (6891, 48),
     "train": (11090, 41),
     "transfer": (5782, 40),
 }
