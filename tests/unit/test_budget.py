@@ -49,7 +49,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (6737, 42),
     "compat": (957, 1),
     "core": (9558, 41),
-    "launch": (16678, 93),
+    "launch": (16675, 92),
     "observe": (4561, 39),
     "rpc": (6891, 48),
     "train": (11090, 41),

@@ -12,9 +12,6 @@ LOCAL_RUN_DIR = f"{SCRATCH}/run"
 """Path of a container's own run directory, if the submitter's path does not exist in the container."""
 REPLACED_WITHIN = 600  # seconds, at most, to schedule a lighthouse's pod (again), pull its image and start it
 
-REPLACED_WITHIN = 600
-"""Longest time, in seconds, to schedule a pod (again), pull its image and start it."""
-
 
 def check_shared(role: FtRole, *, shared: bool, where: str) -> None:
     """Raise `ConfigError` for several lighthouses without a shared run directory. `where`: such as "pods"."""
