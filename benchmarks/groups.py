@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from torchft_x import __version__, net
 from torchft_x.core.types import JoinReason
+from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
@@ -73,7 +74,6 @@ class OurGroups:
     async def _hello(self, i: int) -> None:
         hello = pb.Hello(
             replica_id=f"bench_{i}:1",
-            group_id=f"bench_{i}",
             attempt_id=pb.AttemptId(started=time.time(), token=f"bench_{i}"),
             address=f"http://127.0.0.1:{10000 + i}",
             boot_id=net.boot_id(),
@@ -127,7 +127,7 @@ class OurGroups:
     async def finish(self) -> None:
         await asyncio.gather(*self._asking.values())
         self._asking.clear()
-        quorum = pb.Down.FromString(self._last).quorum
+        quorum = messages.unpack(pb.Down.FromString(self._last).quorum)
         if len(quorum.members) != self.number:
             raise RuntimeError(f"a quorum of {len(quorum.members)} instead of {self.number}")
         self._state = pb.State(step=self._state.step + 1, committed_in=quorum.id)

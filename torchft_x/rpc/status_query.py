@@ -9,7 +9,6 @@ import grpc
 
 from torchft_x.errors import RefusedError
 from torchft_x.net import Address
-from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.grpc_errors import error_of
@@ -46,7 +45,7 @@ def _ask(method: str, request: bytes, address: Address, token: str | None, timeo
         except grpc.RpcError as e:
             raise error_of(e, f"lighthouse at {address.url}") from None
     try:
-        return json.loads(messages.parse(pb.StatusReply, data, "answer").json)
+        return json.loads(data)
     except (ValueError, RecursionError):
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -50,7 +49,6 @@ class SupervisorClient:
         lighthouse: str,
         group: str,
         host: str,
-        boot_id: str,
         token: str | None = None,
         *,
         node: int = 0,
@@ -61,10 +59,7 @@ class SupervisorClient:
         self.group = group  # REPLICA_GROUP_ID
         self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
         self._name = sidecar or group  # name for people
-        self._hello = pb.SupervisorHello(
-            group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=grpc_options.WIRE
-        )
-        self._hello.sidecar = sidecar
+        self._hello = pb.SupervisorHello(group=group, host=host, sidecar=sidecar, wire=grpc_options.WIRE)
         if nodes > 1:
             self._hello.node, self._hello.nodes, self._hello.incarnation = node, nodes, secrets.token_hex(8)
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only

@@ -156,7 +156,7 @@ class RawSession:
 
 
 def hello(replica_id: str = "a:1", **kwargs: Any) -> pb.Up:
-    return pb.Up(hello=messages.hello_to_proto(Hello(0, replica_id, address="http://127.0.0.1:1", **kwargs), "a"))
+    return pb.Up(hello=messages.hello_to_proto(Hello(0, replica_id, address="http://127.0.0.1:1", **kwargs)))
 
 
 def welcomed(address: str, replica_id: str = "a:1") -> RawSession:
@@ -177,7 +177,7 @@ MEETING = "127.0.0.1:4321"
 
 def reporting(address: str, group: str, token: str | None = None) -> SupervisorClient:
     """Return a supervisor's client that has begun to connect, without callbacks."""
-    client = SupervisorClient(address, group, "host", "boot", token)
+    client = SupervisorClient(address, group, "host", token)
     client.start()
     return client
 
@@ -186,7 +186,7 @@ class Supervisor:
     """A client of one node, with the orders that it received."""
 
     def __init__(self, address: str, node: int, nodes: int = 2, group: str = "a") -> None:
-        self.client = SupervisorClient(address, group, f"host{node}", "boot", node=node, nodes=nodes)
+        self.client = SupervisorClient(address, group, f"host{node}", node=node, nodes=nodes)
         self.begun: list[tuple[int, str, str]] = []
         self.overs: list[tuple[str, int, str]] = []
         self.stops: list[tuple[int, str]] = []

@@ -40,7 +40,7 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_before_the_superviso
 
 def test_every_end_is_told_again_however_many_there_were() -> None:
     """Somebody may wait for the proof of any of them, for as long as a lease lasts."""
-    supervisor, attempts = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot"), KEPT_EXITS + 5
+    supervisor, attempts = SupervisorClient("http://127.0.0.1:9", "a", "host"), KEPT_EXITS + 5
     for i in range(attempts):
         supervisor.exited(i, f"token-{i}", -9, "killed by SIGKILL")
     wait_for(lambda: (len(supervisor._reports), len(supervisor._ends)) == (KEPT_EXITS, 5), what="the ends to be kept")
@@ -57,7 +57,7 @@ def supervisor(
     address: str, group: str = "0", **options: Any
 ) -> Iterator[tuple[SupervisorClient, list[int], list[tuple]]]:
     """A client, the numbers that it is told, and its orders to stop, each with the thread it came on."""
-    client = SupervisorClient(address, group, "host", "boot", **options)
+    client = SupervisorClient(address, group, "host", **options)
     told: list[int] = []
     stops: list[tuple] = []
     client.on_number(told.append)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchft_x import env, net, tls
+from torchft_x import env, tls
 from torchft_x.address_files import folder_of_several, read_address
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, check_any_resolvable, parse_addresses
@@ -173,7 +173,6 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -
             lighthouse=found.url,
             group=group,
             host=socket.gethostname(),
-            boot_id=net.boot_id(),
             token=found.token,
             node=node,
             nodes=nodes,

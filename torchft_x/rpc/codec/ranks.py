@@ -60,7 +60,7 @@ def plan_bytes(plan: QuorumPlan) -> bytes:
 def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_left: float) -> bytes:
     """Encode the answer to a rank of ours.
 
-    `quorum` is serialized, and left out if the rank `holds` that quorum (id) already. `lease_left` is in seconds."""
+    `quorum` is packed, and left out if the rank `holds` that quorum (id) already. `lease_left` is in seconds."""
     known = holds != 0 and reply.quorum.id == holds
     return bytes(
         peer_pb.ManagerQuorumResponse(
@@ -80,7 +80,7 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
     `who` names the server in errors, and `now` is in this process's monotonic seconds."""
     p = parse(peer_pb.ManagerQuorumResponse, data, "answer")
     if p.quorum:
-        quorum = messages.QUORUM.read(p.quorum, "quorum")
+        quorum = messages.unpack(p.quorum)
     elif held is not None and p.holds == held.id:
         quorum = held
     else:

@@ -161,7 +161,7 @@ class GroupClient:
         revoked_before: set[int] = set()  # ids of quorums already reported as revoked
         while not self._closed.is_set():
             try:
-                call = method(pb.WatchRequest().SerializeToString(), metadata=metadata(self._token))
+                call = method(b"", metadata=metadata(self._token))
                 self._watches = [*[w for w in self._watches if w.is_active()], call]
                 for data in call:
                     if self._hear(

@@ -88,7 +88,7 @@ class GroupService:
 
     def _encode(self, reply: QuorumReply) -> bytes:
         if self._encoded[0] != reply.quorum.id:
-            self._encoded = (reply.quorum.id, messages.QUORUM.encode(reply.quorum).SerializeToString())
+            self._encoded = (reply.quorum.id, messages.pack(reply.quorum))
         return self._encoded[1]
 
     async def _should_commit(self, request: bytes, context: Any) -> bytes:

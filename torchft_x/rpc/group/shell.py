@@ -33,7 +33,6 @@ from torchft_x.core.messages.lighthouse import (
     SendWaits,
     Suspected,
 )
-from torchft_x.core.types import group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.observe.view.facts import Facts
@@ -360,9 +359,7 @@ class GroupShell:
     # --- session ------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> list[bytes]:
-        hello = self._machine.hello(time.monotonic())
-        said = messages.hello_to_proto(hello, group_of(hello.replica_id))
-        return [pb.Up(hello=said).SerializeToString()]
+        return [pb.Up(hello=messages.hello_to_proto(self._machine.hello(time.monotonic()))).SerializeToString()]
 
     def _welcome(self, data: bytes) -> Keepalive:
         """Read the keep-alive timing in a welcome. Another answer ends this group: `RefusedError` or `FencedError`."""

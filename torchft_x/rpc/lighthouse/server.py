@@ -86,7 +86,7 @@ class LighthouseShell:
             config = replace(config, keeps=True, previous=found.entry)
         self.config = config  # settings of the machine
         self._journal = journal  # journal for the next lighthouse; None: no journal is written
-        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum, encoded once for all members
+        self._bytes: tuple[int, bytes] = (0, b"")  # id of the newest quorum, and the quorum packed
         self.token = check_token(token)  # None: open to all
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
@@ -232,7 +232,7 @@ class LighthouseShell:
     def _issue(self, effect: m.Issue) -> None:
         quorum = effect.quorum
         if effect.sessions:
-            self._send(effect.sessions, self._encoded(quorum))
+            self._send(effect.sessions, pb.Down(quorum=self._encoded(quorum)).SerializeToString())
         if effect.calls:
             self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
         log_quorum(quorum)
@@ -249,7 +249,7 @@ class LighthouseShell:
 
     def _encoded(self, quorum: Quorum) -> bytes:
         if self._bytes[0] != quorum.id:
-            self._bytes = (quorum.id, messages.quorum_bytes(quorum))
+            self._bytes = (quorum.id, messages.pack(quorum))
         return self._bytes[1]
 
     def _tokens_of(self, quorum: Quorum) -> frozenset[str]:
@@ -373,15 +373,15 @@ class LighthouseShell:
             self._carry_out(effect)
 
     async def _status(self, _request: bytes, _context: Any) -> bytes:
-        return bytes(pb.StatusReply(json=json.dumps(self.status(), default=str)).SerializeToString())
+        return json.dumps(self.status(), default=str).encode()
 
     async def _overview(self, _request: bytes, _context: Any) -> bytes:
-        return bytes(pb.StatusReply(json=self.recorder.bytes().decode()).SerializeToString())
+        return self.recorder.bytes()
 
     async def _order(self, request: bytes, _context: Any) -> bytes:
         asked = messages.parse(pb.OrderRequest, request, "request")
         sentence = await self.orders.give(asked.kind, limits.check_replica_id(asked.group))
-        return bytes(pb.StatusReply(json=json.dumps(sentence)).SerializeToString())
+        return json.dumps(sentence).encode()
 
     # --- supervisors --------------------------------------------------------------------------------------------------
 
@@ -416,7 +416,7 @@ class LighthouseShell:
 
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config
-        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping)
+        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, ping_s=ping)
 
 
 def log_note(note: Note) -> None:

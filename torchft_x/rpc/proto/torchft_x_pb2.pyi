@@ -112,9 +112,8 @@ class AttemptId(_message.Message):
     def __init__(self, number: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("replica_id", "group_id", "attempt_id", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
+    __slots__ = ("replica_id", "attempt_id", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -126,7 +125,6 @@ class Hello(_message.Message):
     WIRE_FIELD_NUMBER: _ClassVar[int]
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
-    group_id: str
     attempt_id: AttemptId
     address: str
     state: State
@@ -137,7 +135,7 @@ class Hello(_message.Message):
     library: str
     wire: int
     runs_on: bool
-    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., attempt_id: _Optional[_Union[AttemptId, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., attempt_id: _Optional[_Union[AttemptId, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("member", "reason", "suspects", "number", "step_seconds", "patience_s", "unreached")
@@ -272,16 +270,14 @@ class Up(_message.Message):
     def __init__(self, facts: _Optional[_Union[Facts, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "others_train")
+    __slots__ = ("heartbeat_timeout_s", "ping_s", "others_train")
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PING_S_FIELD_NUMBER: _ClassVar[int]
     OTHERS_TRAIN_FIELD_NUMBER: _ClassVar[int]
     heartbeat_timeout_s: float
-    lease_s: float
     ping_s: float
     others_train: bool
-    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., ping_s: _Optional[float] = ..., others_train: bool = ...) -> None: ...
+    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., ping_s: _Optional[float] = ..., others_train: bool = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("quorum_id", "granted_through", "lease_s", "number")
@@ -338,21 +334,19 @@ class Down(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
-    quorum: Quorum
+    quorum: bytes
     grant: Grant
     revoked: Revoked
     fenced: Fenced
     refused: Refused
     pong: Ping
     waits: Waits
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[bytes] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
-    __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "sidecar", "incarnation")
+    __slots__ = ("group", "host", "wire", "node", "nodes", "sidecar", "incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
-    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
-    PID_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -360,14 +354,12 @@ class SupervisorHello(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     host: str
-    boot_id: str
-    pid: int
     wire: int
     node: int
     nodes: int
     sidecar: str
     incarnation: str
-    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., sidecar: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., sidecar: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class NodeReady(_message.Message):
     __slots__ = ("attempt", "meeting")
@@ -521,16 +513,6 @@ class SupervisorDown(_message.Message):
     next: NextAttempt
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[AttemptBegin, _Mapping]] = ..., over: _Optional[_Union[AttemptOver, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., next: _Optional[_Union[NextAttempt, _Mapping]] = ...) -> None: ...
 
-class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class StatusReply(_message.Message):
-    __slots__ = ("json",)
-    JSON_FIELD_NUMBER: _ClassVar[int]
-    json: str
-    def __init__(self, json: _Optional[str] = ...) -> None: ...
-
 class OrderRequest(_message.Message):
     __slots__ = ("kind", "group")
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -538,12 +520,6 @@ class OrderRequest(_message.Message):
     kind: str
     group: str
     def __init__(self, kind: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
-
-class WatchRequest(_message.Message):
-    __slots__ = ("group_rank",)
-    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
-    group_rank: int
-    def __init__(self, group_rank: _Optional[int] = ...) -> None: ...
 
 class WatchEvent(_message.Message):
     __slots__ = ("hello", "revoked", "fenced", "refused")
@@ -623,7 +599,7 @@ class Journal(_message.Message):
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
-    KIN_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
@@ -631,14 +607,14 @@ class Journal(_message.Message):
     LEFT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     wire: int
-    quorum: Quorum
+    quorum: bytes
     boot_id: str
     run: bytes
     members: _containers.RepeatedCompositeFieldContainer[MemberEntry]
     done: _containers.RepeatedCompositeFieldContainer[Done]
-    open: _containers.RepeatedCompositeFieldContainer[Quorum]
+    open: _containers.RepeatedScalarFieldContainer[bytes]
     absent: _containers.RepeatedCompositeFieldContainer[Absent]
     clock: str
     left: _containers.RepeatedCompositeFieldContainer[Left]
     job: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberEntry, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ..., job: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[bytes] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberEntry, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[bytes]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ..., job: _Optional[_Iterable[str]] = ...) -> None: ...

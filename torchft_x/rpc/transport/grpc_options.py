@@ -22,9 +22,8 @@ from torchft_x.net import Address, advertise_host, any_host
 from torchft_x.rpc.transport.token import Metadata
 from torchft_x.timing import CONNECT, TIMING
 
-WIRE = 3
-"""Version of our own messages. A session of another version is refused with a sentence. 3: a group that asks gives up
-unless the lighthouse tells it in each second what it waits for."""
+WIRE = 4
+"""Version of our own messages. A session of another version is refused with a sentence. 4: quorums are packed."""
 
 MAX_CLIENT_MESSAGE = 16 << 20
 """Bytes of one message to a client: 4096 members of 4 KiB, far above what the limits of `codec.messages` let

@@ -59,9 +59,8 @@ SENT: dict[str, Callable[[], bytes]] = {
     "Prepared": lambda: _bytes(messages.PREPARED.encode(PREPARED)),
     "Quorum": lambda: _bytes(messages.QUORUM.encode(QUORUM)),
     "Quorum, least": lambda: _bytes(messages.QUORUM.encode(SMALL)),
-    "Down.quorum": lambda: messages.quorum_bytes(QUORUM),
-    "Hello": lambda: _bytes(messages.hello_to_proto(HELLO, "b")),
-    "Hello, least": lambda: _bytes(messages.hello_to_proto(lm.Hello(7, "a:1"), "a")),
+    "Hello": lambda: _bytes(messages.hello_to_proto(HELLO)),
+    "Hello, least": lambda: _bytes(messages.hello_to_proto(lm.Hello(7, "a:1"))),
     "Up.join": lambda: messages.up_bytes(lm.Join(0, MEMBER, JoinReason.NEW, ("a:1",), TRAITS, 5, 0.5, 30.0, ("d:4",))),
     "Up.join, least": lambda: messages.up_bytes(lm.Join(0, LEAST, JoinReason.BOUNDARY, ())),
     "Up.join, nothing declared": lambda: messages.up_bytes(
@@ -89,10 +88,10 @@ SENT: dict[str, Callable[[], bytes]] = {
     "torchft.ManagerQuorumResponse, of torchft": lambda: ranks.plan_bytes(PLAN),
     "torchft.ManagerQuorumResponse, of torchft, healthy": lambda: ranks.plan_bytes(HEALTHY),
     "torchft.ManagerQuorumResponse": lambda: ranks.quorum_reply_bytes(
-        ranks.QuorumReply(SMALL, 0.0, STATE, PREPARED, True), messages.quorum_bytes(SMALL), holds=0, lease_left=2.5
+        ranks.QuorumReply(SMALL, 0.0, STATE, PREPARED, True), b"packed", holds=0, lease_left=2.5
     ),
     "torchft.ManagerQuorumResponse, known": lambda: ranks.quorum_reply_bytes(
-        ranks.QuorumReply(SMALL, 0.0), messages.quorum_bytes(SMALL), holds=1, lease_left=2.5
+        ranks.QuorumReply(SMALL, 0.0), b"packed", holds=1, lease_left=2.5
     ),
     "Traits": lambda: _bytes(messages.TRAITS.encode(TRAITS)),
     "Traits, none": lambda: _bytes(messages.TRAITS.encode(Fingerprint())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import zlib
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import limits
+from torchft_x.rpc.transport import grpc_options, limits
 
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C",)), max_size=20)
 words = texts.filter(str.isprintable)
@@ -63,8 +64,15 @@ quorums = st.builds(
 
 @given(quorums)
 def test_a_quorum_survives(quorum: Quorum) -> None:
-    down = messages.parse(pb.Down, messages.quorum_bytes(quorum), "message")
+    down = pb.Down(quorum=messages.pack(quorum))
     assert messages.down_to_event(down) == gm.QuorumArrived(quorum)
+
+
+def test_a_packed_quorum_that_is_damaged_cut_short_or_too_large_is_refused() -> None:
+    packed = messages.pack(Quorum(1, 1, 1, (Member("a:1"),)))
+    for data in (b"", packed[:-1], b"?" + packed[1:], zlib.compress(bytes(grpc_options.MAX_CLIENT_MESSAGE + 1))):
+        with pytest.raises(RefusedError, match="damaged or too large"):
+            messages.unpack(data)
 
 
 @given(numbers, numbers, numbers, seconds)
@@ -83,7 +91,7 @@ def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, num
 )
 def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit: Prepared | None, again: bool) -> None:
     reply = ranks.QuorumReply(quorum, 5.0, base, commit, again)
-    whole = messages.QUORUM.encode(quorum).SerializeToString()
+    whole = messages.pack(quorum)
     for holds in {0, quorum.id}:
         data = ranks.quorum_reply_bytes(reply, whole, holds=holds, lease_left=2.0)
         held = quorum if holds else None

@@ -46,7 +46,7 @@ def test_hello_welcome_join_quorum_pong(server: LighthouseServer, session: RawSe
     welcome = session.receive().welcome
     assert (welcome.heartbeat_timeout_s, welcome.ping_s) == (TIMING.silence_alone, TIMING.silence_host / 2)
     session.send(join())
-    quorum = session.receive().quorum
+    quorum = messages.unpack(session.receive().quorum)
     assert [x.replica_id for x in quorum.members] == ["a:1"]
     assert quorum.granted_through == 1
     session.send(pb.Up(ping=pb.Ping()))
@@ -120,7 +120,7 @@ def test_the_newest_session_of_a_member_counts_and_the_join_dies_with_its_sessio
     first.send(join())  # of a session that has been replaced: not taken (R3)
     first.close()
     second.send(join(step=4))
-    assert second.receive().quorum.members[0].state.step == 4
+    assert messages.unpack(second.receive().quorum).members[0].state.step == 4
     second.close()
 
 
@@ -144,7 +144,7 @@ def test_two_unary_clients_and_a_session_share_a_quorum() -> None:
 
         with ThreadPoolExecutor(2) as pool:
             asks = [pool.submit(ask, name) for name in ("u1", "u2")]
-            quorum = messages.QUORUM.decode(mixed.receive().quorum)
+            quorum = messages.unpack(mixed.receive().quorum)
             replies = [one.result() for one in asks]
         assert [x.replica_id for x in quorum.members] == ["s:1", "u1", "u2"]
         assert quorum.member("u1") is not None

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
-from torchft_x.core.types import Quorum
 from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.generic import parse
@@ -55,7 +54,6 @@ _MAGIC = b"TFXLEDG2"
 # At offset 8, written alone if nothing else is new: the grant, the time after which no lease was sent, the newest step.
 _GRANTED = struct.Struct("<qdq")
 _REST = struct.Struct("<QQI")  # at offset 32: offset, length and checksum of the valid place
-_OPEN = bytes([7 << 3 | 2])  # protobuf tag of the field `open` of `pb.Journal`
 _HEADER = 64  # bytes; within one page, so that it is written as a whole
 
 
@@ -87,8 +85,8 @@ class Journal:
         self._boot_id = boot_id  # this host's present boot
         self._head = pb.Journal(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
         self._entries: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # members as kept last, and their bytes
-        self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
-        self._open: dict[int, bytes] = {}  # bytes of the open quorums, by id
+        self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and the quorum packed
+        self._open: dict[int, bytes] = {}  # the open quorums packed, by id
         self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # absent members as kept last, and their bytes
         self._done: dict[tuple[str, int], bytes] = {}  # finished supervisors, encoded, by group and node
         self._granted = (0, math.nan, 0)  # values of _GRANTED as kept last; nan: unknown
@@ -100,8 +98,8 @@ class Journal:
     def __repr__(self) -> str:
         return f"Journal({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
-    def keep(self, entry: JournalEntry, quorum_bytes: bytes) -> None:
-        """Write an entry; `codec.messages.quorum_bytes` encoded its quorum. Raises no error of the file system."""
+    def keep(self, entry: JournalEntry, packed: bytes) -> None:
+        """Write an entry, whose quorum is `packed`. Raises no error of the file system."""
         leased = math.nan if entry.leased is None else entry.leased
         granted = (entry.granted_through, leased, entry.reached)
         same = entry.quorum.id == self._quorum[0] and entry.members is self._entries[0]
@@ -119,15 +117,11 @@ class Journal:
             self._left = (entry.left, pb.Journal(left=map(messages.LEFT.encode, entry.left)).SerializeToString())
         if entry.job is not self._job[0]:
             self._job = (entry.job, pb.Journal(job=entry.job).SerializeToString())
-        self._open = {q.id: self._as_open(q) for q in entry.open}
-        self._quorum = (entry.quorum.id, quorum_bytes)
+        known = self._open | dict([self._quorum])
+        self._open = {q.id: known.get(q.id) or messages.pack(q) for q in entry.open}
+        self._quorum = (entry.quorum.id, packed)
         self._granted = granted
         self._write()
-
-    def _as_open(self, quorum: Quorum) -> bytes:
-        if quorum.id == self._quorum[0]:  # only the field number differs
-            return _OPEN + self._quorum[1][len(_OPEN) :]
-        return self._open.get(quorum.id) or pb.Journal(open=[messages.QUORUM.encode(quorum)]).SerializeToString()
 
     def keep_done(self, done: pb.Done) -> None:
         """Write that a supervisor has finished and need not report again. Raises no error of the file system."""
@@ -163,8 +157,9 @@ class Journal:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        known = (self._head, self._entries[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
-        data = b"".join((*known, *self._open.values(), *self._done.values()))
+        quorums = pb.Journal(quorum=self._quorum[1], open=self._open.values()).SerializeToString()
+        known = (self._head, self._entries[1], self._absent[1], self._left[1], self._job[1], quorums)
+        data = b"".join((*known, *self._done.values()))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
         rest = _REST.pack(at, len(data), zlib.crc32(data))
@@ -286,11 +281,11 @@ def from_proto(p: pb.Journal, granted: int, leased: float, reached: int, boot_id
             f"it names {len(p.members)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )
     entry = None
-    if p.HasField("quorum"):
+    if p.quorum:
         known = math.isfinite(leased)
         absent = tuple(_absent(a, known) for a in p.absent)
-        older = tuple(messages.QUORUM.decode(q) for q in p.open)
-        newest, granted = messages.QUORUM.decode(p.quorum), limits.check_whole(granted, "granted_through")
+        older = tuple(map(messages.unpack, p.open))
+        newest, granted = messages.unpack(p.quorum), limits.check_whole(granted, "granted_through")
         newest_step = limits.check_whole(reached, "reached")
         members, left = tuple(map(messages.MEMBER_ENTRY.decode, p.members)), tuple(map(messages.LEFT.decode, p.left))
         job = tuple(limits.check_text(group, "group") for group in p.job)

@@ -24,7 +24,6 @@ from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
-from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
 from torchft_x.rpc.transport.stream import answering
@@ -192,4 +191,4 @@ class StandbyServer:
 
     async def _status(self, _request: bytes, _context: Any) -> bytes:
         status = {"version": __version__, "wire": grpc_options.WIRE, "standby": self.sentence()}
-        return pb.StatusReply(json=json.dumps(status)).SerializeToString()
+        return json.dumps(status).encode()

@@ -35,7 +35,7 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         members = made(1, members=20).members
         for i in range(2, 10**9):
             value = Quorum(i, i, i, members[: 1 + i % 20], lease=120.0)
-            journal.keep(JournalEntry(value, i, MEMBERS), messages.quorum_bytes(value))
+            journal.keep(JournalEntry(value, i, MEMBERS), messages.pack(value))
             if i % 50 == 0:
                 print(i, flush=True)
     """)

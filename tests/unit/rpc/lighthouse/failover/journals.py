@@ -30,7 +30,7 @@ def opened(folder: Path, *, boot: str = "boot", run: bytes = RUN) -> Journal:
 
 def keep(journal: Journal, value: Quorum, granted: int = 4, members: tuple[MemberEntry, ...] = MEMBERS) -> JournalEntry:
     entry = JournalEntry(value, granted, members)
-    journal.keep(entry, messages.quorum_bytes(value))
+    journal.keep(entry, messages.pack(value))
     return entry
 
 

@@ -26,7 +26,7 @@ def kept(folder: Path, *entries: JournalEntry) -> JournalEntry:
     journal = opened(folder)
     journal.read()
     for entry in entries or (JournalEntry(made(7), 4, MEMBERS),):
-        journal.keep(entry, messages.quorum_bytes(entry.quorum))
+        journal.keep(entry, messages.pack(entry.quorum))
     journal.close()
     return entry
 
@@ -44,7 +44,7 @@ def test_what_was_kept_last_is_read(tmp_path: Path) -> None:
 def test_a_grant_that_grows_is_kept_alone_with_the_end_of_leases_and_the_newest_step(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     value = made(8)
-    data = messages.quorum_bytes(value)
+    data = messages.pack(value)
     journal.keep(JournalEntry(value, 4, MEMBERS, leased=100.5, reached=3), data)
     before = (tmp_path / "state").read_bytes()
     journal.keep(last := JournalEntry(value, 4000, MEMBERS, leased=102.25, reached=6), data)
@@ -83,7 +83,7 @@ def test_the_file_does_not_grow_with_the_number_of_quorums(tmp_path: Path) -> No
         last = keep(journal, made(i, members=1 + i % 7))
     journal.close()
     assert read(tmp_path).entry == last
-    assert (tmp_path / "state").stat().st_size < 64 + 4 * len(messages.quorum_bytes(made(1, members=7))) + 4000
+    assert (tmp_path / "state").stat().st_size < 64 + 4 * len(messages.pack(made(1, members=7))) + 4000
 
 
 def test_the_older_one_counts_until_the_newer_is_complete(tmp_path: Path) -> None:

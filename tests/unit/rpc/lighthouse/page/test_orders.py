@@ -23,7 +23,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 def supervisor(page: Served, group: str = "0") -> Iterator[tuple[SupervisorClient, list[tuple[str, str, str]]]]:
     """And the orders that reach it."""
     heard: list[tuple[str, str, str]] = []
-    client = SupervisorClient(page.address, group, "node-a", "boot", TOKEN)
+    client = SupervisorClient(page.address, group, "node-a", TOKEN)
     client.on_order(lambda *order: heard.append(order))
     client.start()
     try:
