@@ -35,7 +35,7 @@ from torchft_x.rpc.group.shell import FactsSource, GroupShell, OnEnd, OnRevoked,
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.loop import Notifier
 from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
-from torchft_x.rpc.transport.token import TokenCheck, check_token
+from torchft_x.rpc.transport.token import check_token
 from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
@@ -119,11 +119,8 @@ class GroupServer:
         on_kill: Callable[[str], None],
         timeout: float,
     ) -> None:
-        options = grpc_options.server_options(
-            guarded=self._token is not None,
-            connections=grpc_options.group_connections(grpc_options.raise_descriptor_limit(), self.world_size),
-        )
-        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
+        connections = grpc_options.group_connections(grpc_options.raise_descriptor_limit(), self.world_size)
+        server = grpc_options.make_server(self._token, connections)
         close_liveness_sockets()
         try:
             what = f"The group server ({env.MANAGER_PORT})" if bind.port else "The group server"

@@ -34,12 +34,12 @@ from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
-from torchft_x.rpc.lighthouse.supervisor_service import LighthouseCallbacks, SupervisorService
+from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService
 from torchft_x.rpc.lighthouse.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.stream import Stream, answering
-from torchft_x.rpc.transport.token import TokenCheck, check_token
+from torchft_x.rpc.transport.token import check_token
 from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,10 @@ class LighthouseShell:
         lease: Lease | None = None,
         changed: Callable[[], GroupsChanged | None] = lambda: None,
     ) -> None:
-        """Check `lease`, of one of several lighthouses, before each message. `changed`: see `LighthouseCallbacks`."""
+        """Check `lease`, of one of several lighthouses, before each message.
+
+        `changed` returns the change of the job's groups since the last call (`GroupsFile`), or None.
+        """
         config.check_together()
         found = JournalContents()
         if journal is not None:
@@ -88,7 +91,7 @@ class LighthouseShell:
         self._journal = journal  # journal for the next lighthouse; None: no journal is written
         self._bytes: tuple[int, bytes] = (0, b"")  # id of the newest quorum, and the quorum packed
         self.token = check_token(token)  # None: open to all
-        self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
+        self.machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
         self._on_verdict = on_verdict
         self.serves = lease.holds if lease is not None else lambda: True  # whether this process may send messages
@@ -96,44 +99,30 @@ class LighthouseShell:
         self._sessions: dict[int, Stream] = {}  # sessions after their hello, by key
         self._members: dict[int, tuple[str, AttemptId]] = {}  # replica id and attempt of each of these sessions
         # Torchft's unary calls.
-        self._peers = TorchftService(self._feed, lambda: next(self._ids), lambda: self._machine.undecided)
+        self._peers = TorchftService(self.feed, lambda: next(self._ids), lambda: self.machine.undecided)
         self._probes: dict[str, asyncio.Task[None]] = {}  # running probes, by replica id
         self._server: grpc.aio.Server | None = None  # set while serving
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `start`
         self._open_streams = 0  # number of open streams, with and without a hello
         self._stopping = False  # True: new streams are ended at once, and no member is probed
-        self.recorder = Recorder(self._machine, lambda: self._supervisors.job(self.orders.drained))
+        self.recorder = Recorder(self.machine, lambda: self._supervisors.job(self.orders.table.drained))
         self.orders = OrderDesk(
             self.recorder.attempts,
             self.token,
             lambda order: self._supervisors.order(order),
-            self._machine.addresses_of,
-            lambda sentence: self._note(Note("order", sentence)),
+            self.machine.addresses_of,
+            lambda sentence: self.note(Note("order", sentence)),
         )
-        self._supervisors = SupervisorService(
-            LighthouseCallbacks(
-                feed=self._feed,
-                next_attempt=self._machine.next_attempt,
-                note=self._note,
-                on_verdict=self._job_over,
-                confirm=lease.confirm if lease is not None else lambda: None,
-                heard=self._heard,
-                welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
-                changed=changed,
-            ),
-            roster,
-            FinishedSupervisors(journal, found),
-        )
+        self.confirm = lease.confirm if lease is not None else lambda: None  # raises if another lighthouse may serve
+        self.changed = changed
+        self._supervisors = SupervisorService(self, roster, FinishedSupervisors(journal, found))
 
     # --- start and end ----------------------------------------------------------------------------------------------
 
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError`."""
-        options = grpc_options.server_options(
-            guarded=self.token is not None,
-            connections=grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit()),
-        )
-        server = grpc.aio.server(interceptors=[TokenCheck(self.token)], options=options)
+        connections = grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit())
+        server = grpc_options.make_server(self.token, connections)
         server.add_generic_rpc_handlers(
             (
                 grpc_options.stream_service(grpc_options.SESSION, "Session", self._session),
@@ -178,11 +167,11 @@ class LighthouseShell:
     @property
     def reached(self) -> int:
         """Number of the job's commits so far, as reported by its members. Used on the loop's thread."""
-        return self._machine.reached
+        return self.machine.reached
 
     def status(self) -> dict[str, Any]:
         """Return the status of the machine and the supervisors, fit for JSON. Runs on the loop's thread."""
-        machine = self._machine.status(time.monotonic())
+        machine = self.machine.status(time.monotonic())
         return {"version": __version__, "wire": grpc_options.WIRE, **machine, **self._supervisors.status()}
 
     async def _tick(self) -> None:
@@ -191,7 +180,7 @@ class LighthouseShell:
             if not self.serves():
                 return
             try:
-                self._feed(Tick())
+                self.feed(Tick())
                 self._supervisors.tick()
                 self.recorder.tick()
             except Exception:  # a defect must be logged, and must not stop the clock
@@ -199,10 +188,10 @@ class LighthouseShell:
 
     # --- events in, effects out ---------------------------------------------------------------------------------------
 
-    def _feed(self, event: m.LighthouseEvent) -> None:
+    def feed(self, event: m.LighthouseEvent) -> None:
         if not self.serves():
             return
-        for effect in self._machine.handle(event, time.monotonic()):
+        for effect in self.machine.handle(event, time.monotonic()):
             self._carry_out(effect)
 
     def _carry_out(self, effect: m.LighthouseEffect) -> None:
@@ -227,7 +216,7 @@ class LighthouseShell:
         elif isinstance(effect, m.Probe):
             self._probe(effect)
         elif isinstance(effect, Note):
-            self._note(effect)
+            self.note(effect)
 
     def _issue(self, effect: m.Issue) -> None:
         quorum = effect.quorum
@@ -274,7 +263,7 @@ class LighthouseShell:
         if effect.call is not None:
             self._peers.refuse(effect.call, effect.sentence)
 
-    def _note(self, note: Note) -> None:
+    def note(self, note: Note) -> None:
         log_note(note)
         self.recorder.noted(note)
         if note.event in EVENTS:
@@ -299,7 +288,7 @@ class LighthouseShell:
             refused = await probe.is_refused(effect.address)
             if self._stopping:
                 return  # before Python 3.12 `wait_for` may lose a cancellation
-            self._feed(m.Probed(effect.replica_id, refused, effect.address))
+            self.feed(m.Probed(effect.replica_id, refused, effect.address))
             if refused or any(replica_id == effect.replica_id for replica_id, _ in self._members.values()):
                 return
             await asyncio.sleep(pause)
@@ -325,7 +314,7 @@ class LighthouseShell:
         finally:
             if self._sessions.pop(session, None) is not None:
                 del self._members[session]
-                self._feed(m.Closed(session))
+                self.feed(m.Closed(session))
 
     async def _serve(
         self,
@@ -354,7 +343,7 @@ class LighthouseShell:
         if session in self._sessions:
             if kind in ("ping", "pause"):
                 stream.send(_PONG)
-            self._feed(messages.up_to_event(session, up))
+            self.feed(messages.up_to_event(session, up))
             if up.HasField("facts"):
                 self.recorder.record_moments(self._members[session][0], messages.FACTS.decode(up.facts))
             return
@@ -364,10 +353,10 @@ class LighthouseShell:
         hello = messages.HELLO.decode(up.hello, session=session)
         self._sessions[session] = stream
         self._members[session] = (hello.replica_id, hello.attempt_id)
-        effects = self._machine.handle(hello, time.monotonic())
+        effects = self.machine.handle(hello, time.monotonic())
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
-            welcome = self._welcome(self.config.silence.member_ping)
-            welcome.others_train = self._machine.others_train(hello.replica_id)
+            welcome = self.welcome(self.config.silence.member_ping)
+            welcome.others_train = self.machine.others_train(hello.replica_id)
             stream.send(pb.Down(welcome=welcome).SerializeToString())
         for effect in effects:
             self._carry_out(effect)
@@ -404,17 +393,18 @@ class LighthouseShell:
         finally:
             self._supervisors.gone(key)
 
-    def _job_over(self, code: int, sentence: str) -> None:
+    def job_over(self, code: int, sentence: str) -> None:
         if self._journal is not None:
             self._journal.end()
         if self._on_verdict is not None:
             self._on_verdict(code, sentence)
 
-    def _heard(self, event: RosterEvent) -> None:
+    def heard(self, event: RosterEvent) -> None:
+        """Record an event that people are shown, so no tick."""
         self.recorder.receive(event)
         self.orders.receive(event)
 
-    def _welcome(self, ping: float) -> pb.Welcome:
+    def welcome(self, ping: float) -> pb.Welcome:
         c = self.config
         return pb.Welcome(heartbeat_timeout_s=c.silence.alone, ping_s=ping)
 

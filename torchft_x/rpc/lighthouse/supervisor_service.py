@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.job import outcome as r
 from torchft_x.core.job.orders import Order
 from torchft_x.core.job.sidecars import Sidecars
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages import Tick
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.job import StopSidecar
@@ -27,44 +27,23 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.stream import Stream
 
+if TYPE_CHECKING:
+    from torchft_x.rpc.lighthouse.server import LighthouseShell
+
 _PONG = pb.SupervisorDown(pong=pb.Ping()).SerializeToString()
-
-
-@dataclass(frozen=True)
-class LighthouseCallbacks:
-    """The lighthouse's functions that `SupervisorService` calls."""
-
-    feed: Callable[[m.LighthouseEvent], None]
-    """Delivers an event to the lighthouse's machine."""
-    next_attempt: Callable[[str], int]
-    """Returns the number of a group's next attempt, see `Lighthouse.next_attempt`."""
-    note: Callable[[Note], None]
-    """Logs a note."""
-    on_verdict: Callable[[int, str], None]
-    """Called with (exit code, sentence) when the roster has decided that the job is over."""
-    welcome: Callable[[], pb.Welcome]
-    """Returns the answer to a hello."""
-    confirm: Callable[[], None]
-    """Raises if another lighthouse may serve."""
-    heard: Callable[[j.RosterEvent], None]
-    """Takes the events that people are shown, so no ticks."""
-    changed: Callable[[], j.GroupsChanged | None]
-    """Returns the change of the job's groups since the last call (`GroupsFile`), or None."""
 
 
 class SupervisorService:
     """Service for all supervisors. The lighthouse's key identifies a stream."""
 
-    def __init__(
-        self, callbacks: LighthouseCallbacks, roster: r.JobOutcome | None, finished: FinishedSupervisors
-    ) -> None:
-        self._callbacks = callbacks
+    def __init__(self, shell: LighthouseShell, roster: r.JobOutcome | None, finished: FinishedSupervisors) -> None:
+        self._shell = shell  # the lighthouse, of which this is a part
         self._roster = roster  # decides when the job is over; None: the lighthouse runs until it is stopped
         self._finished = finished  # records finished supervisors
         self._known_sidecars = roster.sidecars if roster is not None else Sidecars()
         self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
         # Serves groups over several nodes.
-        self._nodes = NodeService(self._feed_group, callbacks.note, callbacks.confirm)
+        self._nodes = NodeService(self._feed_group, shell.note, shell.confirm)
         self._sidecars = SidecarService(self._feed_roster)  # serves sidecars
         for event in finished.events:
             self._feed_roster(event)
@@ -121,18 +100,18 @@ class SupervisorService:
         stream.send(_PONG)  # answers reports, too, because the stream may end with the job after the last one
         if kind != "ping":
             self._look()
-        self._callbacks.feed(m.SupervisorHeard(key))
+        self._shell.feed(m.SupervisorHeard(key))
         if key in self._sidecars:
             self._sidecars.receive(key, up)
             return
         group, _ = self._streams[key]
         if kind == "halted":
-            self._callbacks.feed(supervisors.HALTED.decode(up.halted, stream=key))
+            self._shell.feed(supervisors.HALTED.decode(up.halted, stream=key))
         elif kind == "held":
-            self._callbacks.feed(m.CopyHeld(key, messages.STATE.decode(up.held)))
+            self._shell.feed(m.CopyHeld(key, messages.STATE.decode(up.held)))
         elif kind == "rests":
             rests = supervisors.GROUP_UP.decode(up, group=group)
-            self._callbacks.feed(rests)
+            self._shell.feed(rests)
             self._feed_roster(rests)
         elif key in self._nodes:
             self._nodes.receive(key, up)
@@ -155,12 +134,12 @@ class SupervisorService:
         group, _ = self._streams.pop(key, ("", None))
         if group:
             gone = j.SupervisorGone(group, self._nodes.gone(key), key)
-            self._callbacks.feed(gone)
+            self._shell.feed(gone)
             self._feed_roster(gone)
 
     def _look(self) -> None:
         """Deliver a change of the job's groups, before each event: a group may connect just after it was added."""
-        changed = self._callbacks.changed()
+        changed = self._shell.changed()
         if changed is not None:
             self._feed_roster(changed)
             self._nodes.retain(changed.groups)
@@ -169,7 +148,9 @@ class SupervisorService:
         self._look()
         who = f"the sidecar {hello.sidecar:.200}" if hello.sidecar else f"the supervisor of group {hello.group:.200}"
         grpc_options.check_version(hello.wire, f"{who} on {hello.host:.200}")
-        welcome = pb.SupervisorDown(welcome=self._callbacks.welcome()).SerializeToString()
+        welcome = pb.SupervisorDown(
+            welcome=self._shell.welcome(self._shell.config.silence.supervisor_ping)
+        ).SerializeToString()
         if hello.sidecar:
             stream.send(welcome)
             self._sidecars.greet(key, stream, hello)
@@ -182,7 +163,7 @@ class SupervisorService:
             self._nodes.greet(stream, here)
         self._streams[key] = (here.group, stream)
         if self._roster is None or here.group in self._roster:  # the quorum must not wait for a group outside the job
-            self._callbacks.feed(here)
+            self._shell.feed(here)
         self._feed_roster(here)
 
     def _check_nodes(self, here: j.SupervisorHere) -> None:
@@ -196,7 +177,7 @@ class SupervisorService:
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
         """Send the number of the group's next attempt if it is above the one that the supervisor will use by itself."""
-        attempt = self._callbacks.next_attempt(group)
+        attempt = self._shell.machine.next_attempt(group)
         if attempt > above:
             stream.send(pb.SupervisorDown(next=pb.NextAttempt(attempt=attempt)).SerializeToString())
 
@@ -205,14 +186,14 @@ class SupervisorService:
     def _feed_group(self, event: j.RosterEvent) -> None:
         """Deliver an event of a group as a whole to the lighthouse's machine and to the roster."""
         if isinstance(event, (j.AttemptStarted, j.AttemptExited)):
-            self._callbacks.feed(event)
+            self._shell.feed(event)
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:
         """Deliver an event to the roster, or what concerns sidecars to these if there is none. Carry out the effects."""
         effects: list[j.RosterEffect] = []
         if not isinstance(event, (Tick, j.QuorumIssued)):
-            self._callbacks.heard(event)
+            self._shell.heard(event)
         if self._roster is not None:
             self._finished.receive(event)
             effects += self._roster.handle(event, time.monotonic())
@@ -224,9 +205,9 @@ class SupervisorService:
             elif isinstance(effect, j.TellStop):
                 self.stop(effect)
             elif isinstance(effect, j.Verdict):
-                self._callbacks.on_verdict(effect.code, effect.sentence)
+                self._shell.job_over(effect.code, effect.sentence)
             else:
-                self._callbacks.note(effect)
+                self._shell.note(effect)
 
     def stop(self, effect: j.TellStop) -> None:
         data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()

@@ -19,7 +19,7 @@ from torchft_x._version import __version__
 from torchft_x.descriptors import port_not_inherited
 from torchft_x.errors import AddressError, RefusedError
 from torchft_x.net import Address, advertise_host, any_host
-from torchft_x.rpc.transport.token import Metadata
+from torchft_x.rpc.transport.token import Metadata, TokenCheck
 from torchft_x.timing import CONNECT, TIMING
 
 WIRE = 4
@@ -85,15 +85,16 @@ CHANNEL_OPTIONS = [
 ]
 
 
-def server_options(*, guarded: bool, connections: int) -> list[tuple[str, int]]:
-    """Return the options of a server that accepts at most `connections`.
+def make_server(token: str | None, connections: int) -> grpc.aio.Server:
+    """Make a server that accepts at most `connections`.
 
-    `guarded` servers have a token, which is checked when a call's headers arrive, so they may take larger messages."""
-    return [
+    With a token, which is checked when a call's headers arrive, it may take larger messages."""
+    options = [
         *_SERVER_OPTIONS,
-        ("grpc.max_receive_message_length", MAX_REQUEST if guarded else MAX_OPEN_REQUEST),
+        ("grpc.max_receive_message_length", MAX_OPEN_REQUEST if token is None else MAX_REQUEST),
         ("grpc.max_allowed_incoming_connections", connections),
     ]
+    return grpc.aio.server(interceptors=[TokenCheck(token)], options=options)
 
 
 def raise_descriptor_limit() -> int:

@@ -15,7 +15,7 @@ from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.session import MISSED_PINGS, Keepalive, ReconnectingStream, StreamCallbacks, rhythm
-from torchft_x.rpc.transport.token import TokenCheck, metadata
+from torchft_x.rpc.transport.token import metadata
 
 METHOD = "/test.Echo/Talk"
 
@@ -32,9 +32,7 @@ class Server:
         self.port = 0
 
     async def start(self, token: str | None = None) -> None:
-        self._server = grpc.aio.server(
-            interceptors=[TokenCheck(token)], options=grpc_options.server_options(guarded=True, connections=16)
-        )
+        self._server = grpc_options.make_server(token, 16)
         self._server.add_generic_rpc_handlers((grpc_options.stream_service(self.service, "Talk", self._talk),))
         self.port = grpc_options.listen(self._server, Address("127.0.0.1", self.port), "The test")
         await self._server.start()

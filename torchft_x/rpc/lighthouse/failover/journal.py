@@ -31,12 +31,12 @@ import time
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.generic import parse
+from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.timing import POLL
@@ -65,22 +65,12 @@ class JournalContents:
     done: tuple[pb.Done, ...] = ()
 
 
-class Fence(Protocol):
-    """Check that no other lighthouse serves (`lease.Lease`)."""
-
-    def confirm(self) -> None:
-        """Raise, and end this process, if another lighthouse serves."""
-
-    def lose(self, sentence: str) -> None:
-        """End this process, for this reason, and raise."""
-
-
 class Journal:
     """Writer and reader of a journal file. Not thread-safe. Made by `open_local_journal` or `open_epoch_journal`."""
 
-    def __init__(self, fd: int, path: str, boot_id: str, run: bytes, fence: Fence | None = None) -> None:
+    def __init__(self, fd: int, path: str, boot_id: str, run: bytes, lease: Lease | None = None) -> None:
         self.path = path
-        self._fence = fence  # the lease of one of several lighthouses; None: there is only this one
+        self._lease = lease  # the lease of one of several lighthouses; None: there is only this one
         self._fd = fd  # locked; closed by close()
         self._boot_id = boot_id  # this host's present boot
         self._head = pb.Journal(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
@@ -137,8 +127,8 @@ class Journal:
         """Make the journal void, because the job is over. Behind a lease, only check the lease.
 
         The lease's entry records the end, after the supervisors have been told."""
-        if self._fence is not None:
-            self._fence.confirm()
+        if self._lease is not None:
+            self._lease.confirm()
         else:
             self.void()
 
@@ -189,12 +179,12 @@ class Journal:
 
     def _flush(self) -> None:
         """Flush for other hosts. Data and header are flushed in this order, so that no header precedes its data."""
-        if self._fence is not None:
+        if self._lease is not None:
             os.fdatasync(self._fd)
 
     def _confirm(self) -> None:
-        if self._fence is not None:
-            self._fence.confirm()
+        if self._lease is not None:
+            self._lease.confirm()
 
     def _put(self, data: bytes, at: int) -> None:
         view = memoryview(data)
@@ -205,8 +195,8 @@ class Journal:
             view, at = view[written:], at + written
 
     def _fail(self, error: OSError) -> None:
-        if self._fence is not None:
-            self._fence.lose(f"{self.path} can't be written ({error.strerror}): make room there")
+        if self._lease is not None:
+            self._lease.lose(f"{self.path} can't be written ({error.strerror}): make room there")
         if not self._void:
             self._void = True
             log.warning(
@@ -225,7 +215,7 @@ class Journal:
             found = self._read()
         except (OSError, RefusedError) as e:
             log.warning("%s is ignored: %s", self.path, e.strerror if isinstance(e, OSError) else e)
-            if self._fence is None:  # behind a lease the file must stay, as the sign that a lighthouse has written
+            if self._lease is None:  # behind a lease the file must stay, as the sign that a lighthouse has written
                 self.void()
             return JournalContents()
         return found or JournalContents()
@@ -261,7 +251,7 @@ class Journal:
             raise RefusedError(
                 f"another version of torchft_x has written it (wire {journal.wire}, this is {ours.wire})."
             )
-        if self._fence is None and not self._same_boot(journal):
+        if self._lease is None and not self._same_boot(journal):
             raise RefusedError("it was written before this host was started again, or on another host.")
         if journal.run != ours.run:
             raise RefusedError("another job has written it, or one with another token.")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.failover.journal import MAX_JOURNAL, Fence, Journal
+from torchft_x.rpc.lighthouse.failover.journal import MAX_JOURNAL, Journal
+from torchft_x.rpc.lighthouse.failover.lease import Lease
 
 _NAME = "journal."  # prefix of a file's name; the epoch follows
 _MOST = 3 * MAX_JOURNAL  # bytes of a file: two places and a header
@@ -21,7 +22,7 @@ _BEGIN = 64  # bytes at the start of a file; all are zero if it was never writte
 
 
 def open_epoch_journal(
-    folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str, run: bytes
+    folder: Path, entry: LeaseEntry, lease: Lease, *, boot_id: str, run: bytes
 ) -> tuple[Journal, bool]:
     """Open the journal of this epoch. Call it while the lease is held. Raises `ConfigError`.
 
@@ -45,7 +46,7 @@ def open_epoch_journal(
             f"{path} can't be made ({e.strerror or e}); make room there, or name another directory."
         ) from None
     _remove_before(folder, entry.epoch)
-    return Journal(fd, str(path), boot_id, run, fence), first
+    return Journal(fd, str(path), boot_id, run, lease), first
 
 
 def newest_epoch(folder: Path) -> int:

@@ -27,7 +27,6 @@ from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_e
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
 from torchft_x.rpc.transport.stream import answering
-from torchft_x.rpc.transport.token import TokenCheck
 from torchft_x.timing import POLL_SLOW
 
 log = logging.getLogger(__name__)
@@ -158,11 +157,8 @@ class StandbyServer:
 
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError`."""
-        options = grpc_options.server_options(
-            guarded=self._token is not None,
-            connections=grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit()),
-        )
-        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
+        connections = grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit())
+        server = grpc_options.make_server(self._token, connections)
         unary = answering(self._refuse)
         server.add_generic_rpc_handlers(
             (

@@ -37,18 +37,14 @@ class OrderDesk:
         self._send = send
         self._addresses = addresses
         self._note = note  # logs a sentence
-        self._orders = Orders()
-
-    @property
-    def drained(self) -> frozenset[str]:
-        return self._orders.drained
+        self.table = Orders()
 
     def receive(self, event: RosterEvent) -> None:
         """Record whether a supervisor's group rests, and repeat the group's order to one that has just connected."""
         if isinstance(event, GroupRests):
-            self._orders.receive(event)
+            self.table.receive(event)
         elif isinstance(event, SupervisorHere) and event.stream:
-            order = self._orders.arrived(event.group)
+            order = self.table.arrived(event.group)
             if order is not None:
                 self._send(order)
 
@@ -68,7 +64,7 @@ class OrderDesk:
         attempts, addresses = self._attempts.get(group), tuple(self._addresses(group))
         if attempts is None and not addresses:
             raise RefusedError(f"There is no group {group!r:.200} here.")
-        order = self._orders.give(kind, _asked(group, self._attempts, bool(addresses)))
+        order = self.table.give(kind, _asked(group, self._attempts, bool(addresses)))
         if order is not None:
             self._send(order)
         else:
@@ -84,12 +80,12 @@ class OrderDesk:
         So those with older states wait for those that hold the newest."""
         active = [g.group for g in self._attempts if g.here and g.finished is None]
         known = [_asked(group, self._attempts, reachable=False) for group in active]
-        resting = [a.rests or a.group in self._orders.drained for a in known]
+        resting = [a.rests or a.group in self.table.drained for a in known]
         chosen = [a for a, rests in zip(known, resting, strict=True) if rests is (kind == "resume")]
         if not chosen:
             raise RefusedError("No group is drained." if kind == "resume" else "No group with a supervisor runs.")
         for asked in chosen:
-            order = self._orders.give(kind, asked)
+            order = self.table.give(kind, asked)
             if order is not None:
                 self._send(order)
         names = sorted((a.group for a in chosen), key=lambda group: (len(group), group))
