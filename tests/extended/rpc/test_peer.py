@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters import PEER_PYTHON
-from tests.unit.rpc.support import LOCAL, Asking, Watched, group, is_marked, lighthouse
+from tests.unit.rpc.support import LOCAL, Asking, Watched, group, is_lost, known, lighthouse
 from tests.util import clock, scaled, wait_for
 from torchft_x import env
 from torchft_x.core.types import State
@@ -96,7 +96,7 @@ def test_their_manager_and_ours_share_a_quorum_and_theirs_may_die(peer: Peer) ->
         watched = Watched()
         ours.watch(watched.on_revoked, watched.on_end)
         address = peer("manager_server", "p0:x", lh.address())
-        wait_for(lambda: lh.status()["members"][-1]["replica_id"] == "p0:x", what="its heartbeat")
+        wait_for(lambda: known(lh)[-1:] == ["p0:x"], what="its heartbeat")
         ask = Asking(ours, state=State(0, 0), timeout=scaled(20.0))
         theirs = peer("manager_client", address, 0)  # where we are: neither needs the other's state
         quorum = ask.result().quorum
@@ -104,7 +104,7 @@ def test_their_manager_and_ours_share_a_quorum_and_theirs_may_die(peer: Peer) ->
         assert theirs["quorum_id"] == quorum.config_id
         assert [bool(x.library) for x in quorum.members] == [True, False]
         peer("shutdown", "p0:x")
-        wait_for(lambda: is_marked(lh, "p0:x", "lost"), 10.0, "its silence to be noticed")
+        wait_for(lambda: is_lost(lh, "p0:x"), 10.0, "its silence to be noticed")
         wait_for(lambda: watched.overs, what="ours to be told")
 
 

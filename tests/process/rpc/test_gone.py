@@ -15,12 +15,13 @@ from tests.unit.rpc.support import (
     client,
     group,
     hello,
-    is_marked,
+    is_lost,
     join,
     known,
     lighthouse,
     members,
     reporting,
+    view,
 )
 from tests.util import clock, wait_for
 from torchft_x.core.types import AttemptId, State
@@ -30,8 +31,8 @@ from torchft_x.rpc.group.server import GroupServer
 
 
 def pause_of(server: LighthouseServer, replica_id: str) -> float:
-    (found,) = [x for x in server.status()["members"] if x["replica_id"] == replica_id]
-    return float(found["pause"])
+    (found,) = [m for m in view(server).members if m.replica_id == replica_id]
+    return found.pause
 
 
 def two(lh: LighthouseServer, a: GroupServer, b: Any) -> int:
@@ -60,11 +61,11 @@ def test_a_supervisors_word_that_a_process_is_stopped_and_goes_on() -> None:
         quorum_id, lost, reason = watched.overs[0]
         assert (quorum_id, lost) == (quorum.id, ("0:1",))
         assert "its worker 0 is stopped" in reason
-        assert is_marked(lh, "0:1", "lost")
+        assert is_lost(lh, "0:1")
         asking = Asking(b, state=State(0, 0))  # one of its ranks asks, but while another is stopped it isn't waited for
-        wait_for(lambda: is_marked(lh, "0:1", "lost"), what="the next look")
+        wait_for(lambda: is_lost(lh, "0:1"), what="the next look")
         supervisor.halted("token", "", 0.0)
-        wait_for(lambda: not is_marked(lh, "0:1", "lost"), what="it to be found again")
+        wait_for(lambda: not is_lost(lh, "0:1"), what="it to be found again")
         assert members(Asking(a).result()) == ["0:1", "a:1"]
         asking.result()
         supervisor.close()
@@ -78,12 +79,12 @@ def test_what_a_supervisor_said_is_said_again_to_the_next_lighthouse() -> None:
     supervisor.halted("token", "worker 0", 5.0)
     first.shutdown()
     with lighthouse(bind=bind) as second, group("0:1", second.address(), attempt_id=AttemptId(0, 1.0, "token")):
-        wait_for(lambda: is_marked(second, "0:1", "lost"), what="the stop to be known")
+        wait_for(lambda: is_lost(second, "0:1"), what="the stop to be known")
         supervisor.exited(0, "token", 1, "killed")
         supervisor.started(1, "next")
         with group("0:2", second.address(), attempt_id=AttemptId(1, 2.0, "next")):
             wait_for(lambda: "0:2" in known(second), what="the next attempt")
-            assert not is_marked(second, "0:2", "lost")
+            assert not is_lost(second, "0:2")
         supervisor.close()
 
 

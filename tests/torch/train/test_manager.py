@@ -44,7 +44,7 @@ from torchft_x.errors import (
 )
 from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
-from torchft_x.rpc.status_query import lighthouse_status
+from torchft_x.rpc.status_query import lighthouse_overview
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
@@ -392,18 +392,18 @@ def test_times_that_contradict_the_lighthouses_are_refused(given: dict[str, floa
 def test_a_planned_pause_is_announced_and_ends(pair_address: str) -> None:
     a = Trainer(0, pair_address)
 
-    def pause() -> float:
-        (member,) = lighthouse_status(parse_address(pair_address))["members"]
-        return float(member["pause"])
+    def pauses() -> bool:
+        (group,) = lighthouse_overview(parse_address(pair_address))["groups"]
+        return group["does"] == "pauses" and "evaluation: for up to" in group["more"]
 
     def fail() -> None:
         with a.manager.planned_pause("evaluation", seconds=600):
-            assert 500 < pause() <= 600
+            wait_for(pauses, what="the pause")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert pause() == 0
+    wait_for(lambda: not pauses(), what="the end of the pause")
     with pytest.raises(ConfigError, match="planned_pause"), a.manager.planned_pause("x", seconds=0):
         pass
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, SupervisorHere
@@ -135,6 +136,20 @@ class Scene:
         (issue,) = of(Issue, self.join_all(*replica_ids, state=state))
         assert [m.replica_id for m in issue.quorum.members] == sorted(replica_ids)
         return issue.quorum
+
+    @property
+    def state(self) -> QuorumState:
+        """The lighthouse's present quorum, and who asks for the next one."""
+        return self.lighthouse._quorum_state
+
+    @property
+    def announced(self) -> set[str]:
+        """Groups that a first quorum waits for."""
+        return set(self.lighthouse._members.supervisors.groups)
+
+    def is_over(self, replica_id: str, now: float | None = None) -> bool:
+        """Return whether it is proven that this member commits nothing more."""
+        return self.lighthouse._waiting.is_over(self.record(replica_id), self.now if now is None else now)
 
     def record(self, replica_id: str) -> MemberRecord:
         """Return the lighthouse's record of this member."""

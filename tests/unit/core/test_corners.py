@@ -172,8 +172,8 @@ class TestJoins:
         s.unary("p", 1)
         s.now = 3.0
         s.unary("p", 2)
-        (p,) = s.lighthouse.status(4.0)["members"]
-        assert (p["waited"], p["heard"], p["address"]) == (4.0, 1.0, member("p").address)
+        p = s.record("p")
+        assert (p.join.since, p.heard, p.address) == (0.0, 3.0, member("p").address)
 
     def test_a_heartbeat_on_the_unary_service_brings_no_member_of_ours_back(self) -> None:
         s = Scene(limits=SilenceLimits(alone=1.0))
@@ -351,11 +351,11 @@ def test_how_far_a_member_ran_without_a_lighthouse_stands_in_the_status() -> Non
     s = Scene()
     q = s.start("a:1", "b:1")
     s.hello("a:1", state=State(5, q.id), runs_on=True, granted_through=6)
-    assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
+    assert s.lighthouse.reached == 5
     s.hello("b:1", state=State(3, q.id), runs_on=True)
-    assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
+    assert s.lighthouse.reached == 5
     s.hello("b:1", state=State(9, 3), runs_on=True)  # of another history
-    assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
+    assert s.lighthouse.reached == 5
 
 
 class TestBeforeTheFirstQuorum:

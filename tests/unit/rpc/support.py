@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc
 
 from tests import rank_calls
 from tests.util import clock, scaled, wait_for
+from torchft_x.core.lighthouse.status import View
 from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import AttemptId, JoinReason, State
@@ -22,7 +24,7 @@ from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.supervisor_client import SupervisorClient
-from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import metadata
 
 LOCAL = "127.0.0.1:0"
@@ -59,17 +61,25 @@ def client(address: str, **kwargs: Any) -> Iterator[GroupClient]:
 
 def asking(server: LighthouseServer) -> list[str]:
     """Return the replica ids that wait for a quorum."""
-    return server.status()["asking"]
+    return sorted(m.replica_id for m in view(server).members if m.asked is not None and not m.lost)
 
 
 def known(server: LighthouseServer) -> list[str]:
     """Return the replica ids of all members that the lighthouse knows."""
-    return [x["replica_id"] for x in server.status()["members"]]
+    return [m.replica_id for m in view(server).members]
 
 
-def is_marked(server: LighthouseServer, replica_id: str, mark: str) -> bool:
-    """Return whether the lighthouse marks the member as ``lost`` or ``over``."""
-    return any(x["replica_id"] == replica_id and x[mark] for x in server.status()["members"])
+def is_lost(server: LighthouseServer, replica_id: str) -> bool:
+    return any(m.replica_id == replica_id and m.lost for m in view(server).members)
+
+
+def view(server: LighthouseServer) -> View:
+    """Return what the lighthouse knows now."""
+
+    async def read() -> View:
+        return server._shell.machine.view(time.monotonic())
+
+    return loop.call(read(), scaled(5.0))
 
 
 def attempt_id(number: int = 0, token: str = "") -> AttemptId:

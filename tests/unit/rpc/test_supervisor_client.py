@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -35,7 +35,7 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_before_the_superviso
         supervisor.close(scaled(10))
         with pytest.raises(RefusedError, match="its supervisor has reported that this process ended"):
             group("a:1", second.address(), attempt_id=attempt_id(0, "token")).__enter__()
-        wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
+        wait_for(lambda: second.status()["supervisors"] == [], what="the supervisor to be gone")
 
 
 def test_every_end_is_told_again_however_many_there_were() -> None:
@@ -126,16 +126,20 @@ def test_nobody_at_the_address_blocks_nothing() -> None:
     assert "away" in repr(client)
 
 
+def sidecars(server: LighthouseServer) -> Mapping[str, Mapping[str, Any]]:
+    return server._shell._supervisors.job(frozenset()).sidecars
+
+
 def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
     with lighthouse() as lh, supervisor(lh.address(), "", sidecar="eval") as (made, _, stops):
-        wait_for(lambda: "eval" in lh.status()["sidecars"], what="the sidecar to be known")
-        assert lh.status()["announced"] == []
+        wait_for(lambda: "eval" in sidecars(lh), what="the sidecar to be known")
+        assert lh.status()["supervisors"] == []
         wait_for(lambda: made.away() == 0.0, what="the lighthouse's answer to be heard")
         made.started(0, "attempt")
         made.exited(0, "attempt", 1, "exit code 1")
         made.done(1, "it gave up")
         made.close(scaled(10))
-        assert lh.status()["sidecars"]["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}
+        assert sidecars(lh)["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}
         assert stops == []
 
 

@@ -108,18 +108,6 @@ class GangCoordinator:
     def __repr__(self) -> str:
         return f"GangCoordinator({'; '.join(g.waits_for or f'group {g.name} runs' for g in self._groups.values())})"
 
-    def status(self) -> dict[str, dict[str, object]]:
-        """Return a JSON-able status of each group over several nodes."""
-        return {
-            g.name: {
-                "nodes": len(g.nodes),
-                "attempt": max(0, g.number),
-                "attempt_token": g.attempt.token if g.attempt else "",
-                "waits_for": g.waits_for,
-            }
-            for g in self._groups.values()
-        }
-
     def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
         """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if isinstance(event, Tick):

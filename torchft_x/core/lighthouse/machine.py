@@ -21,7 +21,7 @@ from torchft_x.core.decision_log import Decision
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
-from torchft_x.core.lighthouse.status import View, decided, member_status, quorum_status, view
+from torchft_x.core.lighthouse.status import View, decided, view
 from torchft_x.core.lighthouse.waiting import REFUSED, Waiting
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
@@ -141,23 +141,15 @@ class Lighthouse:
         )
 
     def status(self, now: float) -> dict[str, Any]:
-        """Return what the lighthouse knows, as JSON-able values. Ages are in seconds."""
-        inside = self._quorum_state.inside
+        """Return what the doctor and Slurm's watcher decide by, as JSON-able values. Ages are in seconds.
+
+        People are shown `view`, through an overview that may be some seconds old.
+        """
         return {
-            "quorum": quorum_status(self._quorum_state, self._unix + now),
             "undecided": self.undecided,
-            "asking": sorted(self._quorum_state.asking),
-            "missing": sorted(self._quorum_state.missing),
-            "members": [
-                member_status(r, inside=r.replica_id in inside, over=self._waiting.is_over(r, now), now=now)
-                for r in self._members
-            ],
-            "announced": sorted(self._members.supervisors.groups),
+            "members": [r.replica_id for r in self._members],
             "supervisors": self._members.supervisors.status(now),
-            "fresh": self._next_quorum.takeover.is_open,
             "uptime": now - self._started_at,
-            "min_replicas": self._config.min_replicas,
-            "story": self.story(now),
         }
 
     # --- events --------------------------------------------------------------------------------------------------

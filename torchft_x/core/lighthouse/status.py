@@ -1,9 +1,8 @@
-"""Shows the lighthouse's state as values and as JSON, and its decisions as sentences, to `observe.view` and to people."""
+"""Shows the lighthouse's state as values, for `observe.view`, and its decisions as sentences."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torchft_x.core.heal import first_sources
 from torchft_x.core.membership.config import LighthouseConfig
@@ -104,52 +103,6 @@ def view(
         members=tuple([member_view(r) for r in members]),
         min_replicas=config.min_replicas,
     )
-
-
-def quorum_status(quorum_state: QuorumState, unix: float) -> dict[str, Any] | None:
-    """Return the present quorum, JSON-able; None: there is none. `unix`: now, in unix seconds. Ages are in seconds.
-
-    Inside a grant the step is behind by up to half of the grant, because nobody reports each step.
-    """
-    q: Quorum | None = quorum_state.current
-    if q is None:
-        return None
-    carriers = {m.replica_id for m in q.carriers}
-    return {
-        "id": q.id,
-        "config_id": q.config_id,
-        "number": q.number,
-        "age": unix - q.created,
-        "step": quorum_state.reached,
-        "committed_in": q.top.committed_in,
-        "granted_through": max(q.granted_through, quorum_state.granted_through),
-        "lease": q.lease,
-        "broken": quorum_state.broken,
-        "members": [
-            {"replica_id": m.replica_id, "step": m.state.step, "heals": m.replica_id not in carriers} for m in q.members
-        ],
-    }
-
-
-def member_status(record: MemberRecord, *, inside: bool, over: bool, now: float) -> dict[str, Any]:
-    """Return one member as JSON-able values. Ages are in seconds."""
-    join = record.join
-    return {
-        "replica_id": record.replica_id,
-        "address": record.address,
-        "library": record.library,
-        "kind": "unary" if record.unary else ("session" if record.session is not None else "away"),
-        "heard": now - record.heard,
-        "in_quorum": inside,
-        "waits": join is not None,
-        "waited": now - join.since if join else None,
-        "reason": join.reason.value if join else None,
-        "step": join.member.state.step if join else None,
-        "lost": record.lost,
-        "suspected": record.standing is Standing.SUSPECTED,
-        "pause": max(0.0, record.pause_until - now),
-        "over": over,
-    }
 
 
 def decided(effect: LighthouseEffect) -> str:

@@ -38,9 +38,6 @@ class NodeService:
     def __contains__(self, key: int) -> bool:
         return key in self._streams
 
-    def status(self) -> dict[str, dict[str, object]]:
-        return self._machine.status()
-
     def tick(self) -> None:
         self._carry_out(self._machine.handle(Tick(), time.monotonic()))
 

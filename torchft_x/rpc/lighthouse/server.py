@@ -172,7 +172,7 @@ class LighthouseShell:
     def status(self) -> dict[str, Any]:
         """Return the status of the machine and the supervisors, fit for JSON. Runs on the loop's thread."""
         machine = self.machine.status(time.monotonic())
-        return {"version": __version__, "wire": grpc_options.WIRE, **machine, **self._supervisors.status()}
+        return {"version": __version__, "wire": grpc_options.WIRE, **machine, "groups": self._supervisors.status()}
 
     async def _tick(self) -> None:
         while True:

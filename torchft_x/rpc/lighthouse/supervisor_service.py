@@ -56,9 +56,8 @@ class SupervisorService:
         return [*(stream for _, stream in self._streams.values()), *self._sidecars.streams]
 
     def status(self) -> dict[str, Any]:
-        """Return the supervisors' part of the lighthouse's status, which can be written as JSON."""
-        groups = {} if self._roster is None else {"groups": self._roster.status()}
-        return {**groups, "assembly": self._nodes.status(), "sidecars": self._known_sidecars.status()}
+        """Return the groups' states as the roster counts them, JSON-able; {} without a roster."""
+        return {} if self._roster is None else self._roster.status()
 
     def job(self, drained: frozenset[str]) -> Job:
         """Return the supervisors' part of the overview."""

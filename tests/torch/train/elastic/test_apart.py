@@ -14,10 +14,9 @@ from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, lighthouse, manager_of
 from tests.util import scaled, wait_for
 from torchft_x.comm.gloo.group import ProcessGroupGloo
-from torchft_x.core.types import group_number
 from torchft_x.errors import ConfigError
 from torchft_x.net import parse_address
-from torchft_x.rpc.status_query import lighthouse_status
+from torchft_x.rpc.status_query import lighthouse_overview
 from torchft_x.train.elastic.sampler import ElasticSampler
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.local_sgd import LocalSGD
@@ -90,7 +89,10 @@ def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None
 
     def newcomer_asks() -> bool:
         """Nobody waits for a newcomer before it asks; they would finish without it."""
-        return any(group_number(r) == leaves for r in lighthouse_status(parse_address(address))["asking"])
+        return any(
+            g["group"].endswith(str(leaves)) and g["does"] == "waits"
+            for g in lighthouse_overview(parse_address(address))["groups"]
+        )
 
     def body(i: int) -> LocalTrainer:
         if i == 3:

@@ -41,11 +41,10 @@ class TestLighthouse:
         s = Lights.started("a:1", "b:1")
         s.boundary("a:1", 1)
         s.progress("a:1", 6)
-        told = s.lighthouse.status(s.now)["quorum"]
-        assert (told["step"], told["granted_through"]) == (6, 16)
+        assert (s.lighthouse.reached, s.state.granted_through) == (6, 16)
         s.kill("a:1")
-        s.join("b:1", State(6, told["id"]), JoinReason.FAILED)
-        assert s.lighthouse.status(s.now)["quorum"]["step"] == 6
+        s.join("b:1", State(6, s.lighthouse.current.id), JoinReason.FAILED)
+        assert s.lighthouse.reached == 6
 
     def test_R5_a_newcomer_stops_the_growth_and_all_meet_at_one_step(self) -> None:
         s = Lights.started("a:1", "b:1")
@@ -192,8 +191,8 @@ class TestLighthouse:
         s.close("a:1")
         effects = s.hello("a:1", state=State(30, first.id), quorum=first, granted_through=1)
         assert [(e.session, e.granted_through) for e in of(Extend, effects)] == [(s.sessions["b:1"], 30)]
-        assert s.lighthouse.status(s.now)["asking"] == ["c:1", "d:1"]
-        assert s.lighthouse.status(s.now)["missing"] == ["a:1", "b:1"]
+        assert s.state.asking == {"c:1", "d:1"}
+        assert s.state.missing == {"a:1", "b:1"}
 
     @pytest.mark.parametrize("quorum_id", [-1, 1])
     def test_a_request_about_another_quorum_is_not_answered(self, quorum_id: int) -> None:
@@ -226,9 +225,8 @@ class TestLighthouse:
         s.boundary("a:1", 1)
         for name in ("a:1", "b:1"):
             s.kill(name)
-        over = {m["replica_id"]: m["over"] for m in s.lighthouse.status(31.0)["members"]}
-        assert over == {"a:1": False, "b:1": True}
-        assert [m["over"] for m in s.lighthouse.status(51.0)["members"]] == [True, True]
+        assert [s.is_over(name, 31.0) for name in ("a:1", "b:1")] == [False, True]
+        assert s.is_over("a:1", 51.0)
 
     def test_a_fresh_lighthouse_takes_the_grant_over(self) -> None:
         old = quorum(member("a:1"), member("b:1"), id=5, granted_through=1)

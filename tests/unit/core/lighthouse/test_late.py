@@ -73,7 +73,7 @@ def test_pings_do_not_bring_it_back_and_it_is_told_once() -> None:
     s.asks("b:1")
     told = [o for o in overs(s.passes(10.0)) if o[1] == ("c:1",)]
     assert told == [((s.sessions["c:1"],), ("c:1",))]
-    assert s.lighthouse.status(s.now)["missing"] != ["c:1"]
+    assert s.state.missing != {"c:1"}
 
 
 def test_nobody_is_left_out_where_the_others_could_not_go_on_without_it() -> None:
@@ -129,7 +129,7 @@ def test_who_is_kept_out_is_let_in_when_nobody_else_is_left() -> None:
     s.asks("a:1", state=s.committed())
     s.passes(2.2)  # b is late a third time
     s.asks("b:1")
-    assert s.lighthouse.status(s.now)["asking"] == []
+    assert s.state.asking == set()
     s.exited("a:1")
     assert issued(s.wait(1.0, alive=("b:1",))) == [["b:1"]]
 

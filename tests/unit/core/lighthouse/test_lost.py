@@ -24,8 +24,7 @@ def test_the_first_reason_is_kept_and_a_later_proof_counts() -> None:
     s = Scene.started("a:1", "b:1", boot_id="another host")
     s.wait(6.0, alive=("a:1",))
     s.exited("b:1")
-    (b,) = [m for m in s.lighthouse.status(s.now)["members"] if m["replica_id"] == "b:1"]
-    assert (b["lost"], b["over"]) == ("silent for 5 s", True)
+    assert (s.record("b:1").lost, s.is_over("b:1")) == ("silent for 5 s", True)
 
 
 def test_who_was_told_and_is_lost_afterwards_is_told_again() -> None:
@@ -80,12 +79,12 @@ def test_who_is_refused_is_refused_once_on_everything_it_has_asked() -> None:
 def test_a_peers_client_that_hangs_up_asks_no_more() -> None:
     s = Scene(min_replicas=2)
     s.unary("p:1", 7)
-    assert s.lighthouse.status(0.0)["asking"] == ["p:1"]
+    assert s.state.asking == {"p:1"}
     s.unary("p:1", 8)
     s.unary_gone(7)
-    assert s.lighthouse.status(0.0)["asking"] == ["p:1"]
+    assert s.state.asking == {"p:1"}
     s.unary_gone(8)
-    assert s.lighthouse.status(0.0)["asking"] == []
+    assert s.state.asking == set()
 
 
 @pytest.mark.parametrize("cause", ["exited", "left", "unreachable", "superseded", "silent"])

@@ -54,7 +54,7 @@ def test_only_pauses_of_those_that_are_waited_for_count() -> None:
 def test_it_is_noted_and_stands_in_the_status_and_ends_now_when_that_is_said(seconds: float) -> None:
     s = Stage()
     assert [n.event for n in of(Note, s.pause("a:1", 60.0))] == ["pause"]
-    pauses = {m["replica_id"]: m["pause"] for m in s.lighthouse.status(10.0)["members"]}
+    pauses = {m.replica_id: m.pause for m in s.lighthouse.view(10.0).members}
     assert pauses == {"a:1": 50.0, "b:1": 0.0, "c:1": 0.0}
     s.now = 7.0
     assert of(Note, s.pause("a:1", seconds)) == []

@@ -262,8 +262,8 @@ def test_groups_and_nodes_of_one_group_go_on_at_the_one_that_serves_next(houses:
             first.held.lease.end()  # as when it is told to stop
             first.stop()
             second.serve()
-            wait_for(lambda: second.status["quorum"], what="the quorum to be taken over")
-            assert second.status["quorum"]["id"] == quorum.id
+            taken = wait_for(lambda: lighthouse_overview(second.bind)["quorum"], what="the quorum to be taken over")
+            assert taken["id"] == quorum.id
             asks = [Asking(a), Asking(b)]
             later = asks[0].result().quorum
             assert later.id > quorum.id
