@@ -24,12 +24,9 @@ log = logging.getLogger(__name__)
 
 REFUSED_CODE = 2
 """Exit code of a group whose supervisor the lighthouse refuses: a usage error, as in the commands."""
-KEPT_EXITS = 8
-"""Ends of attempts that are reported again in full after a reconnect. A group may die more than once while the
-lighthouse is away, and the others may wait for the proof of each death."""
-KEPT_ENDS = 1000
-"""Ends of older attempts that are reported again without their reason: more attempts than can start and end while a
-member waits for a lease."""
+KEPT_EXITS = 1000
+"""Ends of attempts that are reported again after a reconnect: more attempts than can start and end while a member waits
+for a lease. A group may die again and again while the lighthouse is away, and the others may wait for each proof."""
 
 
 class SupervisorClient:
@@ -57,7 +54,6 @@ class SupervisorClient:
         lighthouse_file: str = "",
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
-        self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
         self._name = sidecar or group  # name for people
         self._hello = pb.SupervisorHello(group=group, host=host, sidecar=sidecar, wire=grpc_options.WIRE)
         if nodes > 1:
@@ -188,18 +184,10 @@ class SupervisorClient:
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
             for old in exits[:-KEPT_EXITS]:
-                self._shorten(old)
+                del self._reports[old]
             self._send(data)
 
         loop.post(remember_and_send)
-
-    def _shorten(self, kind: str) -> None:
-        """Keep the report of an end without its reason."""
-        up = pb.SupervisorUp.FromString(self._reports.pop(kind))
-        up.exited.reason = ""
-        self._ends[kind] = up.SerializeToString()
-        for old in list(self._ends)[:-KEPT_ENDS]:
-            del self._ends[old]
 
     def _send(self, data: bytes) -> None:
         self._count()
@@ -210,7 +198,7 @@ class SupervisorClient:
 
     def _up(self) -> None:
         self._unanswered = 0
-        for data in (*self._reports.values(), *self._ends.values()):
+        for data in self._reports.values():
             self._send(data)
 
     async def _confirm(self, seconds: float) -> None:

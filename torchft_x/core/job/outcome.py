@@ -174,6 +174,18 @@ class JobOutcome:
         known = self._groups.get(group)
         return len(known.supervisors) if known is not None and known.hosts else None
 
+    def known(self, group: str, node: int) -> tuple[SupervisorHere, AttemptStarted, frozenset[str]] | None:
+        """Return the node's newest supervisor, the group's newest attempt, and the tokens of that one's last quorum.
+
+        None: the job has no such group.
+        """
+        g = self._groups.get(group)
+        if g is None:
+            return None
+        here = SupervisorHere(group, g.supervisors[node].host or "?", node, len(g.supervisors))
+        begun = AttemptStarted(group, g.attempt, g.attempt_token)
+        return here, begun, self._together.get(g.attempt_token, frozenset())
+
     def handle(self, event: RosterEvent, now: float) -> list[RosterEffect]:
         """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if self._started is None:

@@ -31,7 +31,6 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
 from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.lighthouse.failover.lease import Lease
-from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
 from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService
@@ -115,7 +114,7 @@ class LighthouseShell:
         )
         self.confirm = lease.confirm if lease is not None else lambda: None  # raises if another lighthouse may serve
         self.changed = changed
-        self._supervisors = SupervisorService(self, roster, FinishedSupervisors(journal, found))
+        self._supervisors = SupervisorService(self, roster, journal, found)
 
     # --- start and end ----------------------------------------------------------------------------------------------
 

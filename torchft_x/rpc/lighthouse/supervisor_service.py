@@ -21,7 +21,8 @@ from torchft_x.core.messages.job import StopSidecar
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view.overview import Job
 from torchft_x.rpc.codec import messages, supervisors
-from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
+from torchft_x.rpc.lighthouse import finished_supervisors
+from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.lighthouse.node_service import NodeService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
@@ -36,16 +37,20 @@ _PONG = pb.SupervisorDown(pong=pb.Ping()).SerializeToString()
 class SupervisorService:
     """Service for all supervisors. The lighthouse's key identifies a stream."""
 
-    def __init__(self, shell: LighthouseShell, roster: r.JobOutcome | None, finished: FinishedSupervisors) -> None:
+    def __init__(
+        self, shell: LighthouseShell, roster: r.JobOutcome | None, journal: Journal | None, found: JournalContents
+    ) -> None:
+        """Restore the supervisors that have finished, as `found` in the journal."""
         self._shell = shell  # the lighthouse, of which this is a part
         self._roster = roster  # decides when the job is over; None: the lighthouse runs until it is stopped
-        self._finished = finished  # records finished supervisors
+        self._journal = journal
+        self._written = {(d.group, d.node) for d in found.done}  # (group, node) of the ends in the journal
         self._known_sidecars = roster.sidecars if roster is not None else Sidecars()
         self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
         # Serves groups over several nodes.
         self._nodes = NodeService(self._feed_group, shell.note, shell.confirm)
-        self._sidecars = SidecarService(self._feed_roster)  # serves sidecars
-        for event in finished.events:
+        self._sidecars: dict[int, tuple[str, Stream]] = {}  # sidecars' streams after their hello: name, stream
+        for event in finished_supervisors.restored(found):
             self._feed_roster(event)
 
     def __contains__(self, key: int) -> bool:
@@ -53,7 +58,7 @@ class SupervisorService:
 
     @property
     def streams(self) -> Iterable[Stream]:
-        return [*(stream for _, stream in self._streams.values()), *self._sidecars.streams]
+        return [stream for _, stream in (*self._streams.values(), *self._sidecars.values())]
 
     def status(self) -> dict[str, Any]:
         """Return the groups' states as the roster counts them, JSON-able; {} without a roster."""
@@ -71,10 +76,7 @@ class SupervisorService:
 
     def order(self, order: Order) -> None:
         """Send an order to its group's supervisors."""
-        data = pb.SupervisorDown(order=supervisors.ORDER.encode(order)).SerializeToString()
-        for group, stream in self._streams.values():
-            if group == order.group:
-                stream.send(data)
+        _send(self._streams, order.group, pb.SupervisorDown(order=supervisors.ORDER.encode(order)))
 
     def tick(self) -> None:
         self._look()
@@ -101,7 +103,7 @@ class SupervisorService:
             self._look()
         self._shell.feed(m.SupervisorHeard(key))
         if key in self._sidecars:
-            self._sidecars.receive(key, up)
+            self._receive_of_sidecar(key, up)
             return
         group, _ = self._streams[key]
         if kind == "halted":
@@ -126,10 +128,20 @@ class SupervisorService:
                 "A supervisor sends one hello, then started, exited, done and ping; something else came."
             )
 
+    def _receive_of_sidecar(self, key: int, up: pb.SupervisorUp) -> None:
+        """Take a sidecar's end, and ignore starts and exits of its attempts. Raises `RefusedError`."""
+        kind = up.WhichOneof("kind")
+        if kind == "done":
+            self._feed_roster(supervisors.SIDECAR_DONE.decode(up.done, sidecar=self._sidecars[key][0]))
+        elif kind not in ("started", "exited", "ping"):
+            raise RefusedError("A sidecar's supervisor sends one hello, then started, exited, done and ping.")
+
     def gone(self, key: int) -> None:
         """Forget a stream that has ended, with or without a hello."""
         self._look()
-        self._sidecars.gone(key)
+        sidecar, _ = self._sidecars.pop(key, ("", None))
+        if sidecar:
+            self._feed_roster(j.SidecarGone(sidecar, key))
         group, _ = self._streams.pop(key, ("", None))
         if group:
             gone = j.SupervisorGone(group, self._nodes.gone(key), key)
@@ -142,6 +154,10 @@ class SupervisorService:
         if changed is not None:
             self._feed_roster(changed)
             self._nodes.retain(changed.groups)
+            gone = {group for group, _ in self._written}.difference(changed.groups)
+            if gone and self._journal is not None:
+                self._journal.drop_done(gone)
+            self._written = {(group, node) for group, node in self._written if group not in gone}
 
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         self._look()
@@ -151,8 +167,12 @@ class SupervisorService:
             welcome=self._shell.welcome(self._shell.config.silence.supervisor_ping)
         ).SerializeToString()
         if hello.sidecar:
+            if hello.group:
+                raise RefusedError("A supervisor speaks for a group or for a sidecar, not for both.")
+            name, host = limits.check_replica_id(hello.sidecar), limits.check_replica_id(hello.host or "?")
             stream.send(welcome)
-            self._sidecars.greet(key, stream, hello)
+            self._sidecars[key] = (name, stream)
+            self._feed_roster(j.SidecarHere(name, host, key))
             return
         here = supervisors.supervisor_here(key, hello)
         self._check_nodes(here)
@@ -194,13 +214,17 @@ class SupervisorService:
         if not isinstance(event, (Tick, j.QuorumIssued)):
             self._shell.heard(event)
         if self._roster is not None:
-            self._finished.receive(event)
+            if isinstance(event, j.SupervisorFinished) and (event.group, event.node) not in self._written:
+                self._written.add((event.group, event.node))
+                known = self._roster.known(event.group, event.node)
+                if self._journal is not None and known is not None:
+                    self._journal.keep_done(finished_supervisors.entry(event, *known))
             effects += self._roster.handle(event, time.monotonic())
         elif isinstance(event, (j.SidecarHere, j.SidecarGone, j.SidecarFinished, Tick)):
             effects += self._known_sidecars.handle(event, time.monotonic())
         for effect in effects:
             if isinstance(effect, StopSidecar):
-                self._sidecars.stop(effect)
+                _send(self._sidecars, effect.sidecar, pb.SupervisorDown(stop=pb.Stop(sentence=effect.sentence)))
             elif isinstance(effect, j.TellStop):
                 self.stop(effect)
             elif isinstance(effect, j.Verdict):
@@ -209,50 +233,13 @@ class SupervisorService:
                 self._shell.note(effect)
 
     def stop(self, effect: j.TellStop) -> None:
-        data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()
-        for group, stream in self._streams.values():
-            if group == effect.group:
-                stream.send(data)
+        stop = pb.Stop(code=effect.code, sentence=effect.sentence)
+        _send(self._streams, effect.group, pb.SupervisorDown(stop=stop))
 
 
-class SidecarService:
-    """Service for sidecars' supervisors. The lighthouse's key identifies a stream."""
-
-    def __init__(self, feed: Callable[[j.SidecarEvent], None]) -> None:
-        self._feed = feed  # delivers an event to the machine that decides when sidecars end
-        self._streams: dict[int, tuple[Stream, str]] = {}  # streams after their hello: stream, sidecar
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._streams
-
-    @property
-    def streams(self) -> Iterable[Stream]:
-        return [stream for stream, _ in self._streams.values()]
-
-    def greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
-        """Take the hello of a sidecar's supervisor that was welcomed. Raises `RefusedError`."""
-        if hello.group:
-            raise RefusedError("A supervisor speaks for a group or for a sidecar, not for both.")
-        name, host = limits.check_replica_id(hello.sidecar), limits.check_replica_id(hello.host or "?")
-        self._streams[key] = (stream, name)
-        self._feed(j.SidecarHere(name, host, key))
-
-    def receive(self, key: int, up: pb.SupervisorUp) -> None:
-        """Take a message after the hello, and ignore starts and exits of its attempts. Raises `RefusedError`."""
-        kind = up.WhichOneof("kind")
-        if kind == "done":
-            self._feed(supervisors.SIDECAR_DONE.decode(up.done, sidecar=self._streams[key][1]))
-        elif kind not in ("started", "exited", "ping"):
-            raise RefusedError("A sidecar's supervisor sends one hello, then started, exited, done and ping.")
-
-    def gone(self, key: int) -> None:
-        """Forget a stream that has ended. Ignore a stream of another service."""
-        if key in self._streams:
-            _, name = self._streams.pop(key)
-            self._feed(j.SidecarGone(name, key))
-
-    def stop(self, effect: StopSidecar) -> None:
-        data = pb.SupervisorDown(stop=pb.Stop(code=0, sentence=effect.sentence)).SerializeToString()
-        for stream, name in self._streams.values():
-            if name == effect.sidecar:
-                stream.send(data)
+def _send(streams: dict[int, tuple[str, Stream]], name: str, down: pb.SupervisorDown) -> None:
+    """Send a message on all of these streams that have this name."""
+    data = down.SerializeToString()
+    for other, stream in streams.values():
+        if other == name:
+            stream.send(data)

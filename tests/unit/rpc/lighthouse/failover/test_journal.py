@@ -12,11 +12,9 @@ import pytest
 
 from tests.unit.rpc.lighthouse.failover.journals import MEMBERS, RUN, keep, made, opened, read
 from torchft_x.core.journal import Absent, Departure, JournalEntry
-from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished, SupervisorHere
 from torchft_x.core.types import AttemptId, State
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse.failover.journal import JournalContents, fingerprint, open_local_journal
-from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 
@@ -112,20 +110,13 @@ def test_supervisors_that_are_done_are_kept_beside_it(tmp_path: Path) -> None:
 
 def test_a_group_that_was_given_up_and_added_again_is_not_over_for_the_next_lighthouse(tmp_path: Path) -> None:
     journal = opened(tmp_path)
-    finished = FinishedSupervisors(journal, journal.read())
-    for event in (
-        SupervisorHere("1", "h"),
-        SupervisorFinished("1", 1, "the host is bad"),
-        SupervisorFinished("2", 1, "too often"),
-        GroupsChanged(("0", "2")),
-        GroupsChanged(("0", "1", "2")),
-    ):
-        finished.receive(event)
+    for group in ("1", "2"):
+        journal.keep_done(pb.Done(group=group, host="h", nodes=1, code=1, sentence="the host is bad"))
+    journal.drop_done({"1"})
     journal.close()
     again = opened(tmp_path)
-    after = FinishedSupervisors(again, again.read())
-    assert repr(after) == "FinishedSupervisors(done [('2', 0)])"
-    after.receive(SupervisorFinished("1", 0, ""))
+    assert [d.group for d in again.read().done] == ["2"]
+    again.keep_done(pb.Done(group="1", host="h", nodes=1))
     again.close()
     assert {(d.group, d.code) for d in read(tmp_path).done} == {("2", 1), ("1", 0)}
 
