@@ -12,8 +12,6 @@ import logging
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import grpc
-
 from torchft_x import env, net, tls
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import AttemptId, JoinReason, Member, State
@@ -25,7 +23,7 @@ from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options, loop
-from torchft_x.rpc.transport.grpc_errors import error_of
+from torchft_x.rpc.transport.grpc_errors import call
 from torchft_x.rpc.transport.token import check_token, metadata
 
 log = logging.getLogger(__name__)
@@ -203,7 +201,9 @@ class LighthouseClient:
         self._call("Heartbeat", peer_pb.LighthouseHeartbeatRequest(replica_id=replica_id), timeout)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
-        return _answer(self, f"/{grpc_options.LIGHTHOUSE}/{method}", request, timeout)
+        options = grpc_options.within(seconds(timeout), self._metadata)
+        path = f"/{grpc_options.LIGHTHOUSE}/{method}"
+        return call(self._channel, path, request.SerializeToString(), self._what, **options)
 
 
 class ManagerServer:
@@ -317,15 +317,9 @@ class ManagerClient:
         return bool(messages.parse(peer_pb.ShouldCommitResponse, data, "answer").should_commit)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
-        return _answer(self, f"/{grpc_options.MANAGER}/{method}", request, timeout)
-
-
-def _answer(client: LighthouseClient | ManagerClient, path: str, request: Any, timeout: Seconds) -> bytes:
-    options = grpc_options.within(seconds(timeout), client._metadata)
-    try:
-        return bytes(client._channel.unary_unary(path)(request.SerializeToString(), **options))
-    except grpc.RpcError as e:
-        raise error_of(e, client._what) from None
+        options = grpc_options.within(seconds(timeout), self._metadata)
+        path = f"/{grpc_options.MANAGER}/{method}"
+        return call(self._channel, path, request.SerializeToString(), self._what, **options)
 
 
 def lighthouse_main() -> int:

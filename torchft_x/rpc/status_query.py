@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import grpc
-
 from torchft_x.errors import RefusedError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.grpc_errors import error_of
+from torchft_x.rpc.transport.grpc_errors import call
 from torchft_x.rpc.transport.limits import clean
 from torchft_x.rpc.transport.token import check_token, metadata
 
@@ -38,12 +36,9 @@ def give_order(kind: str, group: str, address: Address, token: str | None, timeo
 
 
 def _ask(method: str, request: bytes, address: Address, token: str | None, timeout: float) -> Any:
+    path, what = f"/{grpc_options.STATUS}/{method}", f"lighthouse at {address.url}"
     with grpc_options.channel(address) as channel:
-        call = channel.unary_unary(f"/{grpc_options.STATUS}/{method}")
-        try:
-            data = call(request, timeout=timeout, metadata=metadata(check_token(token)))
-        except grpc.RpcError as e:
-            raise error_of(e, f"lighthouse at {address.url}") from None
+        data = call(channel, path, request, what, timeout=timeout, metadata=metadata(check_token(token)))
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -129,7 +129,8 @@ class SupervisorClient:
 
     def ended(self, attempt: int, attempt_token: str, code: int, reason: str) -> None:
         """Report that no process of this node's part of an attempt is left."""
-        ended = pb.NodeEnded(attempt=attempt, attempt_token=attempt_token, code=code, reason=reason[: limits.MAX_TEXT])
+        reason = reason[: limits.MAX_TEXT]
+        ended = pb.AttemptExited(attempt=attempt, attempt_token=attempt_token, code=code, reason=reason)
         self._report("ended", pb.SupervisorUp(ended=ended))
 
     def on_attempt(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
@@ -227,7 +228,8 @@ class SupervisorClient:
             asked = supervisors.ORDER.decode(down.order, group=self.group)
             self._notifier.post(partial(self._on_order, asked.kind, asked.attempt_token, asked.sentence))
         elif kind == "next" and self._on_number is not None:
-            self._notifier.post(partial(self._on_number, supervisors.next_from_proto(down.next)))
+            number = limits.check_whole(down.next, "attempt", limits.MAX_ATTEMPT)
+            self._notifier.post(partial(self._on_number, number))
         elif kind == "pong":
             self._unanswered -= 1
 

@@ -41,7 +41,7 @@ _NODE_UP = OneOf(
     pb.SupervisorUp,
     ready=Codec(pb.NodeReady, n.NodeReady, limits={"meeting": lambda value: value and _meeting(value)}),
     started=Codec(pb.AttemptStarted, n.NodeStarted, limits={"attempt_token": check_token}),
-    ended=Codec(pb.NodeEnded, n.NodeEnded, limits={"attempt_token": check_token}),
+    ended=Codec(pb.AttemptExited, n.NodeEnded, limits={"attempt_token": check_token}),
     done=Codec(pb.SupervisorDone, n.NodeDone),
 )
 NODE_DOWN = OneOf(
@@ -70,8 +70,3 @@ def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted
             "something else came."
         )
     return event
-
-
-def next_from_proto(p: pb.NextAttempt) -> int:
-    """Return the number of a group's next attempt. Raises `RefusedError`."""
-    return limits.check_whole(p.attempt, "attempt", limits.MAX_ATTEMPT)

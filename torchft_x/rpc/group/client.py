@@ -22,7 +22,7 @@ from torchft_x.rpc.group.shell import FactsSource, OnEnd, OnRevoked
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
-from torchft_x.rpc.transport.grpc_errors import error_of
+from torchft_x.rpc.transport.grpc_errors import call, error_of
 from torchft_x.rpc.transport.token import check_token, metadata
 from torchft_x.timing import POLL
 
@@ -49,16 +49,10 @@ def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channe
 
 def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: str | None) -> str:
     """Ask the group server at `address` where rank `rank` of its group serves its state, within `timeout` seconds."""
-    what = f"group server at {address}"
+    request = peer_pb.CheckpointMetadataRequest(rank=rank).SerializeToString()
+    path, what = f"/{grpc_options.MANAGER}/CheckpointMetadata", f"group server at {address}"
     with grpc_options.channel(parse_address(address, what="group server")) as channel:
-        try:
-            data = channel.unary_unary(f"/{grpc_options.MANAGER}/CheckpointMetadata")(
-                peer_pb.CheckpointMetadataRequest(rank=rank).SerializeToString(),
-                timeout=timeout,
-                metadata=metadata(token),
-            )
-        except grpc.RpcError as e:
-            raise error_of(e, what) from None
+        data = call(channel, path, request, what, timeout=timeout, metadata=metadata(token))
     return str(messages.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
 
 
@@ -111,11 +105,8 @@ class GroupClient:
 
     def hub(self, timeout: float) -> bytes:
         """Return where rank 0 receives the votes of its group's ranks, as encoded by `comm.votes.ranks.Hub`."""
-        try:
-            hub = self._channel.unary_unary(f"/{grpc_options.GROUP}/Hub")
-            return bytes(hub(b"", timeout=timeout, metadata=metadata(self._token)))
-        except grpc.RpcError as e:
-            raise error_of(e, self._what) from None
+        options = {"timeout": timeout, "metadata": metadata(self._token)}
+        return call(self._channel, f"/{grpc_options.GROUP}/Hub", b"", self._what, **options)
 
     def watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
         """Call back, on a thread of its own, when a quorum is revoked or the group must stop."""
@@ -140,8 +131,8 @@ class GroupClient:
     def close(self, *, early: bool = False) -> None:
         """Close the connection. Rank 0, which owns the group server, leaves for the group."""
         self._closed.set()
-        for call in self._watches:
-            call.cancel()
+        for watch in self._watches:
+            watch.cancel()
         self._channel.close()
 
     def _call(self, method: Any, message: Any, timeout: float) -> bytes:
@@ -161,9 +152,9 @@ class GroupClient:
         revoked_before: set[int] = set()  # ids of quorums already reported as revoked
         while not self._closed.is_set():
             try:
-                call = method(b"", metadata=metadata(self._token))
-                self._watches = [*[w for w in self._watches if w.is_active()], call]
-                for data in call:
+                watch = method(b"", metadata=metadata(self._token))
+                self._watches = [*[w for w in self._watches if w.is_active()], watch]
+                for data in watch:
                     if self._hear(
                         messages.parse(pb.WatchEvent, data, "pushed message"), revoked_before, on_revoked, on_end
                     ):

@@ -198,7 +198,7 @@ class SupervisorService:
         """Send the number of the group's next attempt if it is above the one that the supervisor will use by itself."""
         attempt = self._shell.machine.next_attempt(group)
         if attempt > above:
-            stream.send(pb.SupervisorDown(next=pb.NextAttempt(attempt=attempt)).SerializeToString())
+            stream.send(pb.SupervisorDown(next=attempt).SerializeToString())
 
     # --- events -------------------------------------------------------------------------------------------------------
 

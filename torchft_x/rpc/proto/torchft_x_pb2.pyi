@@ -369,18 +369,6 @@ class NodeReady(_message.Message):
     meeting: str
     def __init__(self, attempt: _Optional[int] = ..., meeting: _Optional[str] = ...) -> None: ...
 
-class NodeEnded(_message.Message):
-    __slots__ = ("attempt", "attempt_token", "code", "reason")
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    attempt: int
-    attempt_token: str
-    code: int
-    reason: str
-    def __init__(self, attempt: _Optional[int] = ..., attempt_token: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
-
 class AttemptBegin(_message.Message):
     __slots__ = ("attempt", "attempt_token", "meeting")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -457,11 +445,11 @@ class SupervisorUp(_message.Message):
     done: SupervisorDone
     ping: Ping
     ready: NodeReady
-    ended: NodeEnded
+    ended: AttemptExited
     halted: AttemptHalted
     rests: GroupRests
     held: State
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., exited: _Optional[_Union[AttemptExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[AttemptHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., exited: _Optional[_Union[AttemptExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[AttemptExited, _Mapping]] = ..., halted: _Optional[_Union[AttemptHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
 
 class GroupRests(_message.Message):
     __slots__ = ("rests",)
@@ -476,12 +464,6 @@ class Stop(_message.Message):
     code: int
     sentence: str
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
-
-class NextAttempt(_message.Message):
-    __slots__ = ("attempt",)
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    attempt: int
-    def __init__(self, attempt: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("kind", "attempt_token", "sentence")
@@ -510,8 +492,8 @@ class SupervisorDown(_message.Message):
     begin: AttemptBegin
     over: AttemptOver
     order: Order
-    next: NextAttempt
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[AttemptBegin, _Mapping]] = ..., over: _Optional[_Union[AttemptOver, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., next: _Optional[_Union[NextAttempt, _Mapping]] = ...) -> None: ...
+    next: int
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[AttemptBegin, _Mapping]] = ..., over: _Optional[_Union[AttemptOver, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., next: _Optional[int] = ...) -> None: ...
 
 class OrderRequest(_message.Message):
     __slots__ = ("kind", "group")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 
 from torchft_x import tls
@@ -38,6 +40,14 @@ def code_of(error: BaseException) -> grpc.StatusCode:
         if isinstance(error, kind):
             return code
     return grpc.StatusCode.INTERNAL
+
+
+def call(channel: grpc.Channel, path: str, request: bytes, what: str, **options: Any) -> bytes:
+    """Call a unary method with gRPC's `options`. Raises the exception for its failure; `what`: see `error_from`."""
+    try:
+        return bytes(channel.unary_unary(path)(request, **options))
+    except grpc.RpcError as e:
+        raise error_of(e, what) from None
 
 
 def error_of(rpc_error: grpc.RpcError, what: str) -> TorchftXError:

@@ -143,7 +143,6 @@ READ: dict[str, tuple[type[Message], Read]] = {
         pb.SupervisorUp, lambda p: supervisors.node_event(7, p), "ready started ended done ping", after=", of a node"
     ),
     **_inside(pb.SupervisorDown, lambda p: supervisors.NODE_DOWN.decode(p, session=7), "begin over"),
-    "SupervisorDown.next": (pb.NextAttempt, supervisors.next_from_proto),
 }
 """How each message is read, by name."""
 
