@@ -69,10 +69,6 @@ class Form:
     rebuild: bool  # whether process groups are rebuilt: the config id changes
     left: Quorum | None = None  # quorum whose state no member carries on, so that a new lineage begins (R9b)
 
-    @property
-    def new_lineage(self) -> bool:
-        return self.left is not None
-
 
 def form(s: QuorumInputs) -> Form | Wait:
     """Return the quorum that the candidates can form, or what is missing for one."""

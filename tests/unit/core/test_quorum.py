@@ -198,9 +198,9 @@ def test_the_simple_implementation_agrees(s: QuorumInputs) -> None:
         assert simple_form(s) is None, decision.reason
         assert decision.reason.endswith(".")
     else:
-        event("forms a new lineage" if decision.new_lineage else "forms")
+        event("forms a new lineage" if decision.left is not None else "forms")
         names = [m.replica_id for m in decision.members]
-        assert simple_form(s) == (names, decision.rebuild, decision.new_lineage)
+        assert simple_form(s) == (names, decision.rebuild, decision.left is not None)
 
 
 @settings(max_examples=50, deadline=None)
@@ -226,7 +226,7 @@ def test_a_carrier_that_has_not_adopted_yet_follows_nothing() -> None:
     assert formed(replace(s, candidates=(*asks("b", state=q.top), *denies))) == ["b", "c"]
     # All of its members are here, and none has received it: that is no new lineage.
     decision = form(situation([*back, *asks("a", state=at, prepared=held, carried=(10,)), *denies], q))
-    assert not decision.new_lineage
+    assert decision.left is None
 
 
 def test_M3_a_torn_member_does_not_hold_the_state_that_it_names() -> None:

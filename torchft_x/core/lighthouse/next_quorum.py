@@ -111,7 +111,7 @@ class QuorumTransition:
         over = frozenset([r.replica_id for r in outside if self._waiting.is_given_up(r, now)])
         c = self._config
         decision = form(self._quorum_state.situation(c, over, now=now, without=without))
-        if isinstance(decision, Form) and decision.new_lineage:
+        if isinstance(decision, Form) and decision.left is not None:
             return self._returning(now) or self._finished_job.objection(decision, now) or decision  # R21
         if isinstance(decision, Wait) and decision.until is None:
             return self._finished_job.too_few_left(self._quorum_state.asking, c.min_replicas) or decision  # R21
@@ -207,7 +207,7 @@ class QuorumTransition:
             effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=steps))
         effects.append(Issue(quorum, sessions, calls, max(0.0, now - min(asked, now))))
         if decision.rebuild:
-            self._finished_job.issued(decision.members, new_lineage=decision.new_lineage)
+            self._finished_job.issued(decision.members, new_lineage=left is not None)
         return effects
 
     def refuse_misfits(self) -> list[LighthouseEffect]:

@@ -27,10 +27,7 @@ class MemberTable:
         self._newest: dict[str, tuple[tuple[int, float], str]] = {}
         self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number that it has reported
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
-        self._attempts: dict[str, list[MemberRecord]] = {}  # attempt token -> records of that attempt, usually one
-        self._callers: dict[int, MemberRecord] = {}  # open unary request -> the member that asked
         self._ended: set[str] = set()  # attempt tokens whose process has exited
-        self._apart: dict[str, MemberRecord] = {}  # replica id -> record, of members without a session
         self._made = 0  # number of records made so far
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.supervisors = SupervisorLiveness()  # what supervisors say about the members
@@ -65,7 +62,7 @@ class MemberTable:
         if record is None:
             self._made += 1
             record = MemberRecord(replica_id, heard, self._made, unary=unary)
-            self._records[replica_id] = self._apart[replica_id] = record
+            self._records[replica_id] = record
             self.on_change(record)
         return record
 
@@ -77,10 +74,7 @@ class MemberTable:
         self.close(record)
         record.receive(now)
         record.unary = False
-        self._forget_attempt(record)
         record.attempt_id = hello.attempt_id
-        if hello.attempt_id.token:
-            self._attempts.setdefault(hello.attempt_id.token, []).append(record)
         record.address = hello.address
         record.boot_id = hello.boot_id
         if hello.boot_id == self.suspect_boot_id:
@@ -89,7 +83,6 @@ class MemberTable:
         record.runs_on = hello.runs_on
         record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
-        self._apart.pop(record.replica_id, None)
         record.notified = False  # what was sent on the older stream may not have arrived
         if record.proof != LEFT:  # an attempt whose exit was reported is refused before
             record.disprove()
@@ -101,8 +94,6 @@ class MemberTable:
         """Restore a member that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
         record = self.ensure(entry.replica_id, now, unary=False)
         record.attempt_id, record.boot_id, record.runs_on = entry.attempt_id, entry.boot_id, entry.runs_on
-        if entry.attempt_id.token:
-            self._attempts.setdefault(entry.attempt_id.token, []).append(record)
         group, order = group_of(entry.replica_id), _order(entry.attempt_id)
         newest = self._newest.get(group)
         if newest is None or newest[0] < order:
@@ -121,33 +112,28 @@ class MemberTable:
 
     def lost_without_session(self, names: frozenset[str]) -> list[MemberRecord]:
         """Return those of these members that have no session and that nobody waits for."""
-        return [r for r in self._apart.values() if r.lost and r.replica_id in names and not r.unary]
+        return [r for r in self if r.lost and r.session is None and r.replica_id in names and not r.unary]
 
     def close(self, record: MemberRecord) -> None:
         """Close the member's session, and drop its join with it (R3)."""
         if record.session is not None:
             self._sessions.pop(record.session, None)
             record.session = None
-            self._apart[record.replica_id] = record
         self.withdraw(record)
 
     def call(self, record: MemberRecord, call: int) -> None:
         """Record one more open unary request of this member."""
         record.calls = (*record.calls, call)
-        self._callers[call] = record
 
     def hang_up(self, call: int) -> None:
         """Drop this unary request, which is gone, and its member's join with the last one."""
-        record = self._callers.pop(call, None)
-        if record is not None:
+        for record in [r for r in self if call in r.calls]:
             record.calls = tuple(c for c in record.calls if c != call)
             record.join = record.join if record.calls else None
             self.on_change(record)
 
     def answer(self, record: MemberRecord) -> None:
         """Drop all unary requests of this member, because they are answered."""
-        for call in record.calls:
-            self._callers.pop(call, None)
         record.calls = ()
 
     # --- standing and joins --------------------------------------------------------------------------------------
@@ -186,9 +172,7 @@ class MemberTable:
         """Answer the joins of the quorum's members with it; their leases begin. Return their records, not yet counted."""
         records, pace = self.records_of(quorum.members), (quorum.top.step, now)  # before that the members waited
         for record in records:
-            record.join = None
-            if record.calls:
-                self.answer(record)
+            record.join, record.calls = None, ()
             record.quorum_id = quorum.id
             record.lease_sent = now
             record.pace = pace
@@ -240,7 +224,7 @@ class MemberTable:
 
     def of_attempt(self, token: str) -> list[MemberRecord]:
         """Return the records of the members that carry this attempt token, usually one."""
-        return list(self._attempts.get(token, ())) if token else []
+        return [r for r in self if r.attempt_id.token == token] if token else []
 
     def end(self, token: str) -> list[MemberRecord]:
         """Record that the process with this attempt token has exited. Return the records of that attempt."""
@@ -291,22 +275,12 @@ class MemberTable:
 
     def away(self, inside: frozenset[str]) -> list[MemberRecord]:
         """Return those of these replica ids that have no session and no proof of death: they may or may not be dead."""
-        apart = [r for r in self._apart.values() if r.replica_id in inside and not r.unary and not r.proof]
-        return sorted(apart, key=lambda r: r.index)
+        return [r for r in self if r.session is None and r.replica_id in inside and not r.unary and not r.proof]
 
     def prune(self, keep: frozenset[str]) -> None:
         """Forget lost members that nobody will ask about again."""
-        gone = [r for r in self._apart.values() if r.lost and not r.calls and r.replica_id not in keep]
-        for record in gone:
-            del self._records[record.replica_id], self._apart[record.replica_id]
-            self._forget_attempt(record)
-
-    def _forget_attempt(self, record: MemberRecord) -> None:
-        same = self._attempts.get(record.attempt_id.token, [])
-        if record in same:
-            same.remove(record)
-            if not same:
-                del self._attempts[record.attempt_id.token]
+        for record in [r for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]:
+            del self._records[record.replica_id]
 
 
 def _order(attempt_id: AttemptId) -> tuple[int, float]:

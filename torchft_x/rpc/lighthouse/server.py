@@ -224,7 +224,7 @@ class LighthouseShell:
         if effect.calls:
             self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
         log_quorum(quorum)
-        self.recorder.issued(effect)
+        self.recorder.history.issued(quorum, effect.waited, time.time())
         if quorum.config_id == quorum.id:  # members changed or a step failed; further steps write no event
             self._events.emit(
                 "quorum",
@@ -255,7 +255,7 @@ class LighthouseShell:
     def _refuse(self, effect: m.Refuse) -> None:
         log.warning("Refused: %s", effect.sentence)
         who, _ = self._members.get(effect.session or 0, ("", None))
-        self.recorder.refused(who, effect.sentence)
+        self.recorder.history.refused(who, effect.sentence, time.time())
         if effect.session is not None:
             self._send([effect.session], messages.down_bytes(effect), last=True)
             self._events.emit("error", replica_id=who or None, reason=effect.sentence)
@@ -264,7 +264,7 @@ class LighthouseShell:
 
     def note(self, note: Note) -> None:
         log_note(note)
-        self.recorder.noted(note)
+        self.recorder.history.noted(note, self.machine.current, self.machine.reached, time.time())
         if note.event in EVENTS:
             self._events.emit(
                 note.event,

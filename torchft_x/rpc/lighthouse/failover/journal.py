@@ -29,10 +29,11 @@ import stat
 import struct
 import time
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
-from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
+from torchft_x.core.journal import Absent, JournalEntry
 from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.generic import parse
@@ -57,6 +58,15 @@ _REST = struct.Struct("<QQI")  # at offset 32: offset, length and checksum of th
 _HEADER = 64  # bytes; within one page, so that it is written as a whole
 
 
+_ENCODE: dict[str, Callable[[Any], Any]] = {
+    "members": messages.MEMBER_ENTRY.encode,
+    "absent": lambda a: pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof),
+    "left": messages.LEFT.encode,
+    "job": str,
+}
+"""Encoders of the parts of a `JournalEntry` that are encoded again only when they change, by field."""
+
+
 @dataclass(frozen=True, slots=True)
 class JournalContents:
     """Content of a journal."""
@@ -74,14 +84,12 @@ class Journal:
         self._fd = fd  # locked; closed by close()
         self._boot_id = boot_id  # this host's present boot
         self._head = pb.Journal(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
-        self._entries: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # members as kept last, and their bytes
+        # By field of `JournalEntry` and `pb.Journal`: its content as kept last, and the bytes.
+        self._parts: dict[str, tuple[tuple[Any, ...], bytes]] = dict.fromkeys(_ENCODE, ((), b""))
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and the quorum packed
         self._open: dict[int, bytes] = {}  # the open quorums packed, by id
-        self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # absent members as kept last, and their bytes
         self._done: dict[tuple[str, int], bytes] = {}  # finished supervisors, encoded, by group and node
         self._granted = (0, math.nan, 0)  # values of _GRANTED as kept last; nan: unknown
-        self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # departures as kept last, and their bytes
-        self._job: tuple[tuple[str, ...], bytes] = ((), b"")  # the job's groups as kept last, and their bytes
         self._place = (_HEADER, 0)  # offset and length of the valid place
         self._void = False  # the last write failed
 
@@ -92,21 +100,15 @@ class Journal:
         """Write an entry, whose quorum is `packed`. Raises no error of the file system."""
         leased = math.nan if entry.leased is None else entry.leased
         granted = (entry.granted_through, leased, entry.reached)
-        same = entry.quorum.id == self._quorum[0] and entry.members is self._entries[0]
-        same = same and entry.absent == self._absent[0] and entry.left is self._left[0] and entry.job is self._job[0]
-        if same and not self._void and [q.id for q in entry.open] == list(self._open):
+        changed = [name for name, (content, _) in self._parts.items() if getattr(entry, name) != content]
+        same = not changed and entry.quorum.id == self._quorum[0] and [q.id for q in entry.open] == list(self._open)
+        if same and not self._void:
             self._write_grant(granted)
             return
-        if entry.members is not self._entries[0]:
-            members = pb.Journal(members=map(messages.MEMBER_ENTRY.encode, entry.members)).SerializeToString()
-            self._entries = (entry.members, members)
-        if entry.absent != self._absent[0]:
-            absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in entry.absent]
-            self._absent = (entry.absent, pb.Journal(absent=absent).SerializeToString())
-        if entry.left is not self._left[0]:
-            self._left = (entry.left, pb.Journal(left=map(messages.LEFT.encode, entry.left)).SerializeToString())
-        if entry.job is not self._job[0]:
-            self._job = (entry.job, pb.Journal(job=entry.job).SerializeToString())
+        for name in changed:
+            content = getattr(entry, name)
+            part: dict[str, Any] = {name: map(_ENCODE[name], content)}
+            self._parts[name] = (content, pb.Journal(**part).SerializeToString())
         known = self._open | dict([self._quorum])
         self._open = {q.id: known.get(q.id) or messages.pack(q) for q in entry.open}
         self._quorum = (entry.quorum.id, packed)
@@ -148,8 +150,7 @@ class Journal:
 
     def _write(self) -> None:
         quorums = pb.Journal(quorum=self._quorum[1], open=self._open.values()).SerializeToString()
-        known = (self._head, self._entries[1], self._absent[1], self._left[1], self._job[1], quorums)
-        data = b"".join((*known, *self._done.values()))
+        data = b"".join((self._head, *(part for _, part in self._parts.values()), quorums, *self._done.values()))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
         rest = _REST.pack(at, len(data), zlib.crc32(data))

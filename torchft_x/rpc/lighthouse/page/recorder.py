@@ -13,9 +13,7 @@ from typing import Any
 
 from torchft_x._version import __version__
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.messages import Note
 from torchft_x.core.messages.job import AttemptExited, GroupRests, RosterEvent
-from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.observe.view.facts import Copy, Facts, Tally
 from torchft_x.observe.view.history import History
@@ -55,15 +53,6 @@ class Recorder:
             self.history.took_over(machine.current)
 
     # --- what happens -------------------------------------------------------------------------------------------------
-
-    def issued(self, effect: Issue) -> None:
-        self.history.issued(effect.quorum, effect.waited, time.time())
-
-    def noted(self, note: Note) -> None:
-        self.history.noted(note, self._machine.current, self._machine.reached, time.time())
-
-    def refused(self, who: str, sentence: str) -> None:
-        self.history.refused(who, sentence, time.time())
 
     def receive(self, event: RosterEvent) -> None:
         """Record a supervisor's report."""
