@@ -140,14 +140,6 @@ class LighthouseServer:
         """Return the ``http://host:port`` by which others reach this lighthouse."""
         return self._address
 
-    def status(self) -> dict[str, Any]:
-        """Return the lighthouse's present status, which can be written as JSON."""
-
-        async def read() -> dict[str, Any]:
-            return self._shell.status()
-
-        return loop.call(read(), 5.0, "the lighthouse's status")
-
     def shutdown(self) -> None:
         """Close every stream and free the port, at once."""
         if not self._closed:

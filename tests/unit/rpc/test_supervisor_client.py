@@ -23,7 +23,7 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_before_the_superviso
     first, heard = LighthouseServer(bind, 1), [0.0, 0.0]
 
     def has_pinged() -> bool:
-        heard.extend(s["heard"] for s in first.status()["supervisors"])
+        heard.extend(s["heard"] for s in first._shell.status()["supervisors"])
         return heard[-1] < heard[-2]
 
     supervisor = reporting(first.address(), "a")
@@ -35,7 +35,7 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_before_the_superviso
         supervisor.close(scaled(10))
         with pytest.raises(RefusedError, match="its supervisor has reported that this process ended"):
             group("a:1", second.address(), attempt_id=attempt_id(0, "token")).__enter__()
-        wait_for(lambda: second.status()["supervisors"] == [], what="the supervisor to be gone")
+        wait_for(lambda: second._shell.status()["supervisors"] == [], what="the supervisor to be gone")
 
 
 def test_every_end_is_told_again_however_many_there_were() -> None:
@@ -133,7 +133,7 @@ def sidecars(server: LighthouseServer) -> Mapping[str, Mapping[str, Any]]:
 def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
     with lighthouse() as lh, supervisor(lh.address(), "", sidecar="eval") as (made, _, stops):
         wait_for(lambda: "eval" in sidecars(lh), what="the sidecar to be known")
-        assert lh.status()["supervisors"] == []
+        assert lh._shell.status()["supervisors"] == []
         wait_for(lambda: made.away() == 0.0, what="the lighthouse's answer to be heard")
         made.started(0, "attempt")
         made.exited(0, "attempt", 1, "exit code 1")

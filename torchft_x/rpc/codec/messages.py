@@ -41,36 +41,21 @@ def _counts(values: Sequence[int]) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _trait_text(value: str) -> str:
-    if not value or not value.isprintable():
-        raise RefusedError("A message was refused: a trait's name, digest or words are empty or unprintable.")
-    _limit(len(value), fingerprint.MAX_TEXT, "characters in a trait's text")
-    return value
-
-
 def _trait_parts(values: Sequence[str]) -> tuple[str, ...]:
-    _limit(max(map(len, values), default=0), fingerprint.MAX_TEXT, "characters in a trait's text")
-    if not all(map(str.isprintable, values)):
-        raise RefusedError("A message was refused: a part of a trait holds unprintable characters.")
-    return tuple(values)
+    return tuple([limits.check_plain(v, "a part of a trait", fingerprint.MAX_TEXT) for v in values])
 
 
 def _trait_ranks(values: Sequence[int]) -> tuple[int, ...]:
-    _limit(len(values), fingerprint.MAX_RANKS, "ranks of a trait")
-    _limit(max(values, default=0), fingerprint.MAX_RANKS, "as a rank of a trait")
-    return tuple(values)
+    limits.check_count(values, "ranks of a trait", fingerprint.MAX_RANKS)
+    return tuple([limits.check_whole(v, "a rank of a trait", fingerprint.MAX_RANKS) for v in values])
 
 
 def _check_traits(p: pb.Traits) -> None:
-    _limit(len(p.traits), fingerprint.MAX_TRAITS, "traits")
+    """Check the total size of a group's traits, whose parts are long."""
+    limits.check_count(p.traits, "traits", fingerprint.MAX_TRAITS)
     parts = [part for x in p.traits for part in x.parts]
-    _limit(len(parts), fingerprint.MAX_ALL_PARTS, "parts of traits")
-    _limit(sum(map(len, parts)), fingerprint.MAX_CHARACTERS, "characters in parts of traits")
-
-
-def _limit(count: int, most: int, what: str) -> None:
-    if count > most:
-        raise RefusedError(f"A message was refused: {count} {what}, at most {most} are allowed.")
+    limits.check_count(parts, "parts of traits", fingerprint.MAX_ALL_PARTS)
+    limits.check_whole(sum(map(len, parts)), "the number of characters in parts of traits", fingerprint.MAX_CHARACTERS)
 
 
 STATE = Codec(pb.State, State)
@@ -84,9 +69,7 @@ Codec(
     pb.Trait,
     fingerprint.Trait,
     limits={
-        "name": _trait_text,
-        "digest": _trait_text,
-        "words": _trait_text,
+        **dict.fromkeys(("name", "digest", "words"), (limits.check_name, "a trait's text", fingerprint.MAX_TEXT)),
         "parts": _trait_parts,
         "ranks": _trait_ranks,
     },

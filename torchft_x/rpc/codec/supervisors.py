@@ -56,7 +56,7 @@ def supervisor_here(stream: int, p: pb.SupervisorHello) -> r.SupervisorHere:
     """Decode the hello of a group's supervisor into an event. Raises `RefusedError`."""
     nodes = max(1, limits.check_whole(p.nodes, "number of nodes", limits.MAX_NODES))
     node = limits.check_whole(p.node, "node", nodes - 1)
-    group, host = limits.check_replica_id(p.group), limits.check_replica_id(p.host or "?")
+    group, host = limits.check_name(p.group), limits.check_name(p.host or "?")
     incarnation = limits.check_text(p.incarnation, "incarnation", 128)
     return r.SupervisorHere(group, host, node, nodes, stream, incarnation)
 

@@ -181,18 +181,12 @@ class GroupServer:
         if isinstance(asked, QuorumReply):
             return asked
 
-        def give_up() -> None:
-            sentence = self.shell.why_no_quorum()
-            self.shell.gone(ask.call)
-            if not asked.done():
-                asked.set_exception(DeadlineError(sentence))
-
         left = timeout
         while left > 0 and not asked.done():
             concurrent.futures.wait([asked], left)
             left = self.shell.deadline.prolonged(timeout, time.monotonic())
         if not asked.done():
-            loop.post(give_up)
+            loop.post(self.shell.give_up, ask.call)
             concurrent.futures.wait([asked], TIMING.late_loop)
         if not asked.done():
             raise DeadlineError(f"The group server's own loop did not react for {TIMING.late_loop:g} s.")

@@ -21,7 +21,7 @@ from torchft_x.rpc.group.shell import GroupShell, Push
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
-from torchft_x.rpc.transport.stream import Stream, answer, answering
+from torchft_x.rpc.transport.stream import Stream, answer, unary_service
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +43,16 @@ class GroupService:
         self._encoded: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for all ranks
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        manager = {
-            "Quorum": self._quorum,
-            "CheckpointMetadata": self._checkpoint_metadata,
-            "ShouldCommit": self._should_commit,
-            "Kill": self._kill,
-        }
         return (
-            grpc_options.unary_service(
-                grpc_options.MANAGER, {name: answering(handler) for name, handler in manager.items()}
+            unary_service(
+                grpc_options.MANAGER,
+                Quorum=self._quorum,
+                CheckpointMetadata=self._checkpoint_metadata,
+                ShouldCommit=self._should_commit,
+                Kill=self._kill,
             ),
             grpc_options.watch_service(grpc_options.GROUP, "Watch", self._watch),
-            grpc_options.unary_service(grpc_options.GROUP, {"Hub": answering(self._hub)}),
+            unary_service(grpc_options.GROUP, Hub=self._hub),
         )
 
     def push(self, push: Push) -> None:

@@ -168,7 +168,7 @@ class GroupShell:
                 self._feed(Tick())
                 self._tell()
                 for call in self.deadline.expired(self._machine.incomplete, time.monotonic()):
-                    self._give_up(call)
+                    self.give_up(call)
             except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the group server failed")
 
@@ -216,8 +216,8 @@ class GroupShell:
         if call in self._calls:
             self.deadline.begin(call, usual, since)
 
-    def _give_up(self, call: int) -> None:
-        """Fail an ask for which nothing was heard for too long. On the loop."""
+    def give_up(self, call: int) -> None:
+        """Fail an ask that has waited for too long, unless it was answered meanwhile. On the loop."""
         waiter, sentence = self._calls.get(call), self.why_no_quorum()
         self.gone(call)
         if waiter is not None and not waiter.done():

@@ -37,7 +37,7 @@ from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService
 from torchft_x.rpc.lighthouse.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
-from torchft_x.rpc.transport.stream import Stream, answering
+from torchft_x.rpc.transport.stream import Stream, unary_service
 from torchft_x.rpc.transport.token import check_token
 from torchft_x.timing import TIMING
 
@@ -126,18 +126,8 @@ class LighthouseShell:
             (
                 grpc_options.stream_service(grpc_options.SESSION, "Session", self._session),
                 grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._supervise),
-                grpc_options.unary_service(
-                    grpc_options.STATUS,
-                    {
-                        "Status": answering(self._status),
-                        "Overview": answering(self._overview),
-                        "Order": answering(self._order),
-                    },
-                ),
-                grpc_options.unary_service(
-                    grpc_options.LIGHTHOUSE,
-                    {"Quorum": answering(self._peers.quorum), "Heartbeat": answering(self._peers.heartbeat)},
-                ),
+                unary_service(grpc_options.STATUS, Status=self._status, Overview=self._overview, Order=self._order),
+                unary_service(grpc_options.LIGHTHOUSE, Quorum=self._peers.quorum, Heartbeat=self._peers.heartbeat),
             )
         )
         port = grpc_options.listen(server, bind, "The lighthouse")
@@ -368,7 +358,7 @@ class LighthouseShell:
 
     async def _order(self, request: bytes, _context: Any) -> bytes:
         asked = messages.parse(pb.OrderRequest, request, "request")
-        sentence = await self.orders.give(asked.kind, limits.check_replica_id(asked.group))
+        sentence = await self.orders.give(asked.kind, limits.check_name(asked.group))
         return json.dumps(sentence).encode()
 
     # --- supervisors --------------------------------------------------------------------------------------------------

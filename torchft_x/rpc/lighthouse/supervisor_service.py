@@ -169,7 +169,7 @@ class SupervisorService:
         if hello.sidecar:
             if hello.group:
                 raise RefusedError("A supervisor speaks for a group or for a sidecar, not for both.")
-            name, host = limits.check_replica_id(hello.sidecar), limits.check_replica_id(hello.host or "?")
+            name, host = limits.check_name(hello.sidecar), limits.check_name(hello.host or "?")
             stream.send(welcome)
             self._sidecars[key] = (name, stream)
             self._feed_roster(j.SidecarHere(name, host, key))

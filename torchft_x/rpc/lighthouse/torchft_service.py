@@ -38,7 +38,7 @@ class TorchftService:
 
     async def heartbeat(self, request: bytes, _context: Any) -> bytes:
         replica_id = messages.parse(peer_pb.LighthouseHeartbeatRequest, request, "request").replica_id
-        self._feed(m.Heartbeat(limits.check_replica_id(replica_id)))
+        self._feed(m.Heartbeat(limits.check_name(replica_id)))
         return b""
 
     def issue(self, calls: Iterable[int], data: bytes) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -129,14 +129,7 @@ def group_connections(limit: int, world_size: int) -> int:
     return max(limit // 4, min(4 * world_size + 64, limit // 2))
 
 
-UnaryHandler = Callable[[bytes, Any], Awaitable[bytes]]
 StreamHandler = Callable[[Any, Any], Awaitable[None]]
-
-
-def unary_service(name: str, methods: Mapping[str, UnaryHandler]) -> grpc.GenericRpcHandler:
-    """Make a service of unary methods that take and return bytes."""
-    handlers = {method: grpc.unary_unary_rpc_method_handler(handler) for method, handler in methods.items()}
-    return grpc.method_handlers_generic_handler(name, handlers)
 
 
 def stream_service(name: str, method: str, handler: StreamHandler) -> grpc.GenericRpcHandler:

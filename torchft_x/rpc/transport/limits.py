@@ -88,13 +88,11 @@ def check_seconds(value: float, what: str) -> float:
     return value
 
 
-def check_replica_id(value: str) -> str:
-    """Check a replica id, group id or host name from the wire: printable, for logs. Raises `RefusedError`."""
+def check_name(value: str, what: str = "a replica, group or host name", limit: int = 512) -> str:
+    """Check a name from the wire, which must be printable, for logs. Raises `RefusedError`."""
     if not value or not value.isprintable():
-        raise RefusedError(
-            "A message was refused: a replica, group or host name is empty or holds unprintable characters."
-        )
-    return check_text(value, "a name", 512)
+        raise RefusedError(f"A message was refused: {what} is empty or holds unprintable characters.")
+    return check_text(value, what, limit)
 
 
 def check_heartbeat(value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -12,10 +12,11 @@ import grpc.aio
 
 from torchft_x.errors import DeadlineError, TorchftXError
 from torchft_x.rpc.transport.grpc_errors import code_of
-from torchft_x.rpc.transport.grpc_options import UnaryHandler, time_left
+from torchft_x.rpc.transport.grpc_options import time_left
 
 log = logging.getLogger(__name__)
 
+UnaryHandler = Callable[[bytes, Any], Awaitable[bytes]]
 MAX_OUTBOX = 1024
 """Messages that may wait for one reader. A reader that lags further behind is stuck, and its stream is closed."""
 
@@ -96,6 +97,12 @@ class Stream:
                 on_message(data)
             if self.ending:
                 await asyncio.sleep(3600)  # until the writer is done
+
+
+def unary_service(name: str, **methods: UnaryHandler) -> grpc.GenericRpcHandler:
+    """Make a service of unary methods that take and return bytes. Their `TorchftXError` reaches the caller."""
+    handlers = {method: grpc.unary_unary_rpc_method_handler(answering(run)) for method, run in methods.items()}
+    return grpc.method_handlers_generic_handler(name, handlers)
 
 
 def answering(handler: UnaryHandler) -> UnaryHandler:

@@ -157,7 +157,7 @@ def one(parts: list[str]) -> pb.Traits:
     ("hostile", "sentence"),
     [
         (one(parts=["x"] * (t.MAX_ALL_PARTS + 1)), "parts of traits"),
-        (one(parts=["x" * t.MAX_TEXT] * 1000), "characters in parts"),
+        (one(parts=["x" * t.MAX_TEXT] * 1000), "characters in parts of traits"),
     ],
 )
 def test_hostile_sums_of_sizes_are_refused(hostile: pb.Traits, sentence: str) -> None:

@@ -288,7 +288,7 @@ def from_proto(p: pb.Journal, granted: int, leased: float, reached: int, boot_id
 def _absent(p: pb.Absent, known: bool) -> Absent:
     """Decode an absent member. `known`: whether its time is from this process's clock."""
     leased = p.leased if known and p.HasField("leased") and math.isfinite(p.leased) else None
-    return Absent(limits.check_replica_id(p.replica_id), leased, limits.check_text(p.proof, "proof"))
+    return Absent(limits.check_name(p.replica_id), leased, limits.check_text(p.proof, "proof"))
 
 
 def _clock() -> str:

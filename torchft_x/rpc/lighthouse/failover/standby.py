@@ -26,7 +26,7 @@ from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, op
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
-from torchft_x.rpc.transport.stream import answering
+from torchft_x.rpc.transport.stream import unary_service
 from torchft_x.timing import POLL_SLOW
 
 log = logging.getLogger(__name__)
@@ -159,13 +159,12 @@ class StandbyServer:
         """Listen and return the port. Raises `AddressError`."""
         connections = grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit())
         server = grpc_options.make_server(self._token, connections)
-        unary = answering(self._refuse)
         server.add_generic_rpc_handlers(
             (
                 grpc_options.stream_service(grpc_options.SESSION, "Session", self._refuse_stream),
                 grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._refuse_stream),
-                grpc_options.unary_service(grpc_options.STATUS, {"Status": self._status, "Overview": self._status}),
-                grpc_options.unary_service(grpc_options.LIGHTHOUSE, {"Quorum": unary, "Heartbeat": unary}),
+                unary_service(grpc_options.STATUS, Status=self._status, Overview=self._status),
+                unary_service(grpc_options.LIGHTHOUSE, Quorum=self._refuse, Heartbeat=self._refuse),
             )
         )
         port = grpc_options.listen(server, bind, "The lighthouse")

@@ -16,7 +16,7 @@ from torchft_x.observe import template
 from torchft_x.rpc.lighthouse.page.http import Request, Response
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
-from torchft_x.rpc.transport.limits import check_replica_id
+from torchft_x.rpc.transport.limits import check_name
 from torchft_x.rpc.transport.token import is_allowed
 
 TOKEN_HEADER = "x-torchft-x-token"
@@ -88,7 +88,7 @@ class Routes:
             group = asked.get("group") if isinstance(asked, dict) else None
             if not isinstance(group, str):
                 return _error(400, 'The body must be {"group": "NAME"}.')
-            sentence = await self._orders.give(request.path[1:], check_replica_id(group))
+            sentence = await self._orders.give(request.path[1:], check_name(group))
         except (ValueError, RecursionError) as e:
             return _error(400, str(e) if isinstance(e, TorchftXError) else 'The body must be {"group": "NAME"}.')
         except RefusedError as e:
