@@ -20,7 +20,7 @@ def both(server: LighthouseServer) -> tuple[Supervisor, Supervisor]:
 
 def gangs(server: LighthouseServer) -> GangCoordinator:
     """Return the machine that starts and ends attempts. Its words name what a group waits for."""
-    return server._shell._supervisors._nodes._machine
+    return server._shell._supervisors._gangs
 
 
 def test_an_attempt_begins_and_ends_together_and_its_end_is_proof_when_all_have_confirmed() -> None:

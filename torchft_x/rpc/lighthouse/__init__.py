@@ -2,7 +2,7 @@
 
 * `main`: ``torchft_x lighthouse``. `server`: runs `core.lighthouse.machine.Lighthouse`: sessions, probes, clock, log.
 * `probe`: checks whether a process still listens at a member's address.
-* `supervisor_service`: all supervisors; it forwards those of groups over several nodes to `node_service`.
+* `supervisor_service`: all supervisors: of groups on one node and on several, and of sidecars.
 * `finished_supervisors`: finished supervisors in the journal, for the next lighthouse.
 * `torchft_service`: torchft's clients: unary calls, each answered by the next quorum.
 

@@ -6,24 +6,26 @@ which decides when the job is over. Everything happens on the loop's thread.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.job import outcome as r
+from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.job.orders import Order
 from torchft_x.core.job.sidecars import Sidecars
-from torchft_x.core.messages import Tick
+from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
+from torchft_x.core.messages import nodes as n
 from torchft_x.core.messages.job import StopSidecar
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view.overview import Job
 from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.lighthouse import finished_supervisors
 from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
-from torchft_x.rpc.lighthouse.node_service import NodeService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.stream import Stream
@@ -47,8 +49,8 @@ class SupervisorService:
         self._written = {(d.group, d.node) for d in found.done}  # (group, node) of the ends in the journal
         self._known_sidecars = roster.sidecars if roster is not None else Sidecars()
         self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
-        # Serves groups over several nodes.
-        self._nodes = NodeService(self._feed_group, shell.note, shell.confirm)
+        self._gangs = GangCoordinator(make_token=lambda: secrets.token_hex(8))  # of groups over several nodes
+        self._nodes: dict[int, int] = {}  # streams of these groups -> node
         self._sidecars: dict[int, tuple[str, Stream]] = {}  # sidecars' streams after their hello: name, stream
         for event in finished_supervisors.restored(found):
             self._feed_roster(event)
@@ -80,7 +82,7 @@ class SupervisorService:
 
     def tick(self) -> None:
         self._look()
-        self._nodes.tick()
+        self._carry_out(self._gangs.handle(Tick(), time.monotonic()))
         self._feed_roster(Tick())
 
     def on_issued(self, attempt_tokens: Callable[[], frozenset[str]]) -> None:
@@ -114,8 +116,14 @@ class SupervisorService:
             rests = supervisors.GROUP_UP.decode(up, group=group)
             self._shell.feed(rests)
             self._feed_roster(rests)
+        elif kind == "ping":
+            pass
         elif key in self._nodes:
-            self._nodes.receive(key, up)
+            reported = supervisors.node_event(key, up)
+            self._carry_out(self._gangs.handle(reported, time.monotonic()))
+            if isinstance(reported, n.NodeDone):
+                end = j.SupervisorFinished(group, reported.code, reported.sentence, self._nodes[key])
+                self._feed_roster(end)
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
@@ -123,7 +131,7 @@ class SupervisorService:
             self._feed_group(replace(event, stream=key) if isinstance(event, j.AttemptStarted) else event)
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
-        elif kind != "ping":
+        else:
             raise RefusedError(
                 "A supervisor sends one hello, then started, exited, done and ping; something else came."
             )
@@ -144,7 +152,10 @@ class SupervisorService:
             self._feed_roster(j.SidecarGone(sidecar, key))
         group, _ = self._streams.pop(key, ("", None))
         if group:
-            gone = j.SupervisorGone(group, self._nodes.gone(key), key)
+            node = self._nodes.pop(key, None)
+            if node is not None:
+                self._carry_out(self._gangs.handle(n.NodeGone(key), time.monotonic()))
+            gone = j.SupervisorGone(group, node or 0, key)
             self._shell.feed(gone)
             self._feed_roster(gone)
 
@@ -153,7 +164,7 @@ class SupervisorService:
         changed = self._shell.changed()
         if changed is not None:
             self._feed_roster(changed)
-            self._nodes.retain(changed.groups)
+            self._gangs.retain(changed.groups)
             gone = {group for group, _ in self._written}.difference(changed.groups)
             if gone and self._journal is not None:
                 self._journal.drop_done(gone)
@@ -178,9 +189,14 @@ class SupervisorService:
         self._check_nodes(here)
         stream.send(welcome)
         self._tell_next(stream, here.group)
-        if here.nodes > 1:
-            self._nodes.greet(stream, here)
+        effects = self._gangs.handle(here, time.monotonic()) if here.nodes > 1 else []
+        for effect in effects:
+            if isinstance(effect, m.Refuse):
+                raise RefusedError(effect.sentence)
         self._streams[key] = (here.group, stream)
+        if here.nodes > 1:
+            self._nodes[key] = here.node
+        self._carry_out(effects)
         if self._roster is None or here.group in self._roster:  # the quorum must not wait for a group outside the job
             self._shell.feed(here)
         self._feed_roster(here)
@@ -199,6 +215,22 @@ class SupervisorService:
         attempt = self._shell.machine.next_attempt(group)
         if attempt > above:
             stream.send(pb.SupervisorDown(next=attempt).SerializeToString())
+
+    def _carry_out(self, effects: Iterable[n.NodeEffect]) -> None:
+        """Carry out effects on groups over several nodes. Those on streams that have ended are void."""
+        for effect in effects:
+            if isinstance(effect, (j.AttemptStarted, j.AttemptExited)):
+                self._feed_group(effect)
+            elif isinstance(effect, Note):
+                self._shell.note(effect)
+            elif effect.session in self._streams and not isinstance(effect, m.Refuse):
+                stream = self._streams[effect.session][1]
+                if isinstance(effect, m.CloseSession):
+                    stream.finish()
+                    continue
+                if isinstance(effect, n.SendBegin):
+                    self._shell.confirm()  # two lighthouses must not start two attempts of one group
+                stream.send(supervisors.NODE_DOWN.encode(effect).SerializeToString())
 
     # --- events -------------------------------------------------------------------------------------------------------
 
