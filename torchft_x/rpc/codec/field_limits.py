@@ -35,7 +35,7 @@ Limit = Convert | tuple[Any, ...] | None
 accepts every value."""
 
 
-def _reason_to_join(value: str) -> JoinReason:
+def reason_to_join(value: str) -> JoinReason:
     """Convert a join's reason. An empty string is the usual reason, `BOUNDARY`."""
     try:
         return JoinReason(value) if value else JoinReason.BOUNDARY
@@ -114,8 +114,6 @@ LIMITS: dict[str, Limit] = {
     "weight": lambda value: check_whole(value, "weight", MAX_WEIGHT) or 1,
     "world_size": (check_whole, "world size", MAX_RANKS),
 }
-TYPES: dict[object, Limit] = {JoinReason: _reason_to_join}
-"""Limits by a field's type. They take precedence over those by name."""
 WRITERS: dict[str, Convert] = {
     "held": lambda value: [n for pair in value for n in pair],
     "patience": lambda value: 0.0 if value == math.inf else value,

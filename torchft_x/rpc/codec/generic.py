@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec.field_limits import LIMITS, TYPES, WRITERS, Convert, Limit
+from torchft_x.rpc.codec.field_limits import LIMITS, WRITERS, Convert, Limit
 
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
@@ -36,7 +36,6 @@ class Codec(Generic[V]):
         names: The message's field names by the dataclass's, where they differ by more than a suffix ``_s`` (seconds).
         limits: Limits by field of the dataclass; they take precedence over `LIMITS`.
         writers: Conversions by field of the dataclass; they take precedence over `WRITERS`.
-        packed: Codecs by field of the dataclass, for values packed into a field of bytes. Empty bytes stand for None.
         apart: Fields of one side that the other lacks. The caller sets or passes them, or does not use them.
         check: Called with the message before any field is read. Returns None, raises `RefusedError`.
     """
@@ -49,7 +48,6 @@ class Codec(Generic[V]):
         names: Mapping[str, str] | None = None,
         limits: Mapping[str, Limit] | None = None,
         writers: Mapping[str, Convert] | None = None,
-        packed: Mapping[str, Codec[Any]] | None = None,
         apart: Collection[str] = (),
         check: Callable[[Any], None] | None = None,
     ) -> None:
@@ -58,7 +56,7 @@ class Codec(Generic[V]):
         pairs = _pair(message, kind, names or {}, apart)
         self._sent: list[tuple[str, Convert]] = []  # (message's field, function of the value)
         self._read: list[tuple[str, Convert]] = []  # (attribute, function of the message)
-        tables = {**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})}, packed or {}
+        tables = {**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})}
         hints = get_type_hints(kind)
         for attribute, name in pairs.items():
             field = message.DESCRIPTOR.fields_by_name[name]
@@ -87,7 +85,6 @@ def _conversions(
     field: FieldDescriptor,
     limits: Mapping[str, Limit],
     writers: Mapping[str, Convert],
-    packed: Mapping[str, Codec[Any]],
 ) -> tuple[Convert, Convert]:
     """Return the functions that get a field's content from a value, to be sent, and from a message that has arrived."""
     name = field.name
@@ -105,19 +102,13 @@ def _conversions(
                 lambda p: codec.decode(arrived_in(p)) if p.HasField(name) else None,
             )
         return lambda v: codec.encode(value_of(v)), lambda p: codec.decode(arrived_in(p))
-    if attribute in packed:
-        inner = packed[attribute]
-        return (
-            lambda v: b"" if value_of(v) is None else inner.encode(value_of(v)).SerializeToString(),
-            lambda p: inner.read(arrived_in(p), attribute) if arrived_in(p) else None,
-        )
     write = writers.get(attribute)
     sent = value_of if write is None else lambda v: write(value_of(v))
     if field.type == FieldDescriptor.TYPE_BOOL:
         return sent, arrived_in
-    if hint not in TYPES and attribute not in limits:
+    if attribute not in limits:
         raise TypeError(f"{attribute} of {field.containing_type.name} has no limit; see rpc/codec/field_limits.py.")
-    limit = TYPES.get(hint) or limits[attribute]
+    limit = limits[attribute]
     if limit is None:
         return sent, arrived_in
     check, *rest = limit if isinstance(limit, tuple) else (limit,)

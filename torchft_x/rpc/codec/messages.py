@@ -15,6 +15,7 @@ from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import AttemptId, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view import facts
+from torchft_x.rpc.codec.field_limits import reason_to_join
 from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.codec.generic import parse as parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -112,7 +113,8 @@ FACTS = Codec(
     },
     check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
 )
-_JOIN = Codec(pb.Join, lm.Join, apart=["traits"])  # the message has the traits in its member
+# The message has the traits in its member.
+_JOIN = Codec(pb.Join, lm.Join, limits={"reason": reason_to_join}, apart=["traits"])
 _UP = OneOf(
     pb.Up,
     join=_JOIN,

@@ -8,6 +8,7 @@ from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages
+from torchft_x.rpc.codec.field_limits import reason_to_join
 from torchft_x.rpc.codec.generic import Codec, parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import limits
@@ -19,8 +20,8 @@ _ASK = Codec(
     peer_pb.ManagerQuorumRequest,
     m.Ask,
     names={"rank": "group_rank", "handle": "reconfigure_handle"},
-    packed={"traits": messages.TRAITS},
-    apart=["state", "step", "committed_in", "init_sync", "ours", "holds"],
+    limits={"reason": reason_to_join},
+    apart=["state", "step", "committed_in", "init_sync", "ours", "holds", "traits"],
 )
 
 
@@ -28,11 +29,14 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> pe
     p: peer_pb.ManagerQuorumRequest = _ASK.encode(v)
     p.step, p.committed_in = v.state.step, v.state.committed_in
     p.init_sync, p.ours, p.holds = init_sync, ours, holds
+    p.traits = b"" if v.traits is None else messages.TRAITS.encode(v.traits).SerializeToString()
     return p
 
 
 def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
-    return _ASK.decode(p, call=call, state=messages.STATE.decode(p))  # the request has the fields of a state
+    traits = messages.TRAITS.read(p.traits, "traits") if p.traits else None
+    state = messages.STATE.decode(p)  # the request has its fields
+    return _ASK.decode(p, call=call, state=state, traits=traits)
 
 
 def plan_bytes(plan: QuorumPlan) -> bytes:
