@@ -47,7 +47,6 @@ class _Attempt:
         self.token = token  # as in `core.types.AttemptId.token`
         self.meeting = meeting  # host:port; empty: an earlier lighthouse began the attempt, known from nodes only
         self.ended: set[int] = set()  # nodes that have confirmed that nothing of the attempt runs there
-        self.well: set[int] = set()  # nodes in `ended` that finished with 0
         self.unproven: set[int] = set()  # nodes whose supervisor was replaced before it confirmed
         self.over: tuple[int, str] | None = None  # code and reason, once the attempt is over
 
@@ -207,13 +206,11 @@ class GangCoordinator:
             over = group.past.get(event.attempt_token, (event.code or _LOST, event.reason))
             return [*effects, SendAttemptOver(event.session, event.attempt_token, *over)]
         attempt.ended.add(node.number)
-        if event.code == 0:
-            attempt.well.add(node.number)
         if attempt.over is not None:
             return [*effects, SendAttemptOver(event.session, attempt.token, *attempt.over)]
         if event.code != 0:
             effects += self._end(group, attempt, event.code, event.reason)
-        elif len(attempt.well) == len(group.nodes):
+        elif len(attempt.ended) == len(group.nodes):
             effects += self._end(group, attempt, 0, "")
         return effects
 
@@ -221,7 +218,7 @@ class GangCoordinator:
         node.finished = event.code, event.sentence
         effects: list[NodeEffect] = []
         attempt = group.attempt
-        if attempt is not None and not (event.code == 0 and node.number in attempt.well):
+        if attempt is not None and not (event.code == 0 and node.number in attempt.ended):
             effects += self._runs_nothing(group, attempt, node, f"node {node.number} stopped: {event.sentence}")
         if group.stopped is None:
             group.stopped = (event.code, f"node {node.number} stopped: {event.sentence}")

@@ -149,15 +149,11 @@ class JobOutcome:
         self._started: float | None = None  # time of the first event; `arrive_timeout` counts from it
         self._together: dict[str, frozenset[str]] = {}  # token -> all tokens of the newest quorum with it
         self._alone_since: float | None = None  # end of the last open stream; None: one is open, or none came yet
-        self._verdict: Verdict | None = None  # set once, when the job ends
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return self._verdict
+        self.verdict: Verdict | None = None  # set once, when the job ends
 
     def __repr__(self) -> str:
         states = ", ".join(f"{n}: {s['state']}" for n, s in self.status().items())
-        return f"JobOutcome({states}; verdict {self._verdict.code if self._verdict else 'open'})"
+        return f"JobOutcome({states}; verdict {self.verdict.code if self.verdict else 'open'})"
 
     def status(self) -> dict[str, dict[str, object]]:
         """Return a JSON-able status of each group: state, host, attempt, and why it is lost or gave up."""
@@ -265,11 +261,11 @@ class JobOutcome:
         group.supervisors[event.node].arrive(event.stream, event.host, now)
         self._alone_since = None
         effects: list[RosterEffect] = []
-        if group.lost and group.complete and self._verdict is None:
+        if group.lost and group.complete and self.verdict is None:
             group.lost = ""
             effects.append(Note("joined", f"The supervisor of group {group.name} is back, on {event.host}."))
-        if self._verdict is not None and group.finished is None:
-            effects.append(TellStop(group.name, self._verdict.code, self._verdict.sentence))
+        if self.verdict is not None and group.finished is None:
+            effects.append(TellStop(group.name, self.verdict.code, self.verdict.sentence))
         elif group.finished is not None:
             again = f"group {group.name} has finished already, with code {group.finished.code}"
             effects.append(TellStop(group.name, group.finished.code, again))
@@ -323,7 +319,7 @@ class JobOutcome:
         ]
         finishers = [g.attempt_token for g in done]
         known = [self._together[token] for token in finishers if token in self._together]
-        if self._verdict is not None or not known:
+        if self.verdict is not None or not known:
             return []
         with_them = frozenset().union(*known)
         stops: list[RosterEffect] = []
@@ -337,7 +333,7 @@ class JobOutcome:
         return stops
 
     def _judge(self) -> list[RosterEffect]:
-        if self._verdict is not None:
+        if self.verdict is not None:
             return []
         groups = list(self._groups.values())
         able = sum(g.can_finish for g in groups)
@@ -345,26 +341,26 @@ class JobOutcome:
             return []
         troubles = _together(groups)
         if not troubles:
-            self._verdict = Verdict(0, f"All {len(groups)} groups finished.")
+            self.verdict = Verdict(0, f"All {len(groups)} groups finished.")
         elif able >= self.config.min_replicas:
-            self._verdict = Verdict(1, _sentence(f"{able} of {len(groups)} groups finished, but {troubles}"))
+            self.verdict = Verdict(1, _sentence(f"{able} of {len(groups)} groups finished, but {troubles}"))
         else:
             why = f"only {able} of {len(groups)} groups can still finish and min_replicas is {self.config.min_replicas}"
-            self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
-        code, sentence = self._verdict.code, self._verdict.sentence
+            self.verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
+        code, sentence = self.verdict.code, self.verdict.sentence
         rest = [g for g in groups if g.finished is None and g.here]  # some nodes of a lost group may be connected
         stops = [TellStop(g.name, code, sentence) for g in rest]
-        return [*stops, *self.sidecars.end(sentence), self._verdict]
+        return [*stops, *self.sidecars.end(sentence), self.verdict]
 
     def _desert(self, now: float) -> list[RosterEffect]:
         c, since = self.config, self._alone_since
-        if self._verdict is not None or not self._deserted or since is None or now - since < c.deserted_after:
+        if self.verdict is not None or not self._deserted or since is None or now - since < c.deserted_after:
             return []
-        self._verdict = Verdict(
+        self.verdict = Verdict(
             DESERTED,
             f"No supervisor has been at this lighthouse for {c.deserted_after:g} s: another one shall serve.",
         )
-        return [self._verdict]
+        return [self.verdict]
 
 
 def _state(group: _Group) -> str:
