@@ -17,6 +17,7 @@ from tests.sim.rank_node import RankNode
 from tests.sim.world import World
 from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.types import State
 
 STARTUP = (0.3, 3.0)
@@ -171,7 +172,7 @@ def config(scenario: Scenario) -> WorldConfig:
     lighthouse = replace(
         product,
         min_replicas=1,
-        heartbeat_timeout=scenario.heartbeat_timeout,
+        silence=SilenceLimits.all(scenario.heartbeat_timeout),
         lease=scenario.lease or product.lease,
         join_timeout=2 * STARTUP[1],
         boot_id="host",

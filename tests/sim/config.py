@@ -45,7 +45,7 @@ class WorldConfig:
 
     lighthouse: LighthouseConfig = field(
         default_factory=lambda: LighthouseConfig(
-            lease=8.0, lease_margin=1.0, give_up_after=12.0, limits=limits(1.0), join_timeout=0.1, boot_id="host"
+            lease=8.0, lease_margin=1.0, give_up_after=12.0, silence=limits(1.0), join_timeout=0.1, boot_id="host"
         )
     )
     """Configuration of the first start of the lighthouse; later ones are told that they are not the first."""

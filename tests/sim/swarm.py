@@ -245,7 +245,7 @@ def _config(rng: Rng) -> WorldConfig:
         lease=lease,
         lease_margin=1.0,
         give_up_after=1.5 * lease,
-        limits=limits(rng.choose((0.6, 1.0, 2.5))),
+        silence=limits(rng.choose((0.6, 1.0, 2.5))),
         join_timeout=rng.choose((0.1, 0.5)),
         min_replicas=rng.choose((1, least)),
         boot_id="host",

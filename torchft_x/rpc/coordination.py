@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torchft_x import env, net, tls
-from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig, SilenceLimits
 from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.durations import Seconds, seconds
 from torchft_x.net import parse_address
@@ -124,7 +124,7 @@ class LighthouseServer:
             min_replicas=min_replicas,
             join_timeout=(100 if join_timeout_ms is None else join_timeout_ms) / 1000,
             tick=quorum_tick_ms / 1000,
-            heartbeat_timeout=None if heartbeat_timeout_ms is None else heartbeat_timeout_ms / 1000,
+            silence=SilenceLimits.all(None if heartbeat_timeout_ms is None else heartbeat_timeout_ms / 1000),
             boot_id=net.boot_id(),
         )
         where = parse_address(bind, what="bind address")

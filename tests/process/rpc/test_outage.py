@@ -11,6 +11,7 @@ from tests.rank_calls import commit
 from tests.unit.rpc.support import Asking, client, group, lighthouse
 from tests.util import clock, scaled, wait_for
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.types import State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address
@@ -83,7 +84,9 @@ def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
 def test_who_waits_for_longer_than_a_lease_gets_a_whole_one() -> None:
     """Counted from the join it would be over when the quorum comes, and the first step be dropped."""
     lease = clock(1.0)
-    config = LighthouseConfig(min_replicas=2, join_timeout=clock(5.0), heartbeat_timeout=lease / 2, lease=lease)
+    config = LighthouseConfig(
+        min_replicas=2, join_timeout=clock(5.0), silence=SilenceLimits.all(lease / 2), lease=lease
+    )
     server = LighthouseShell(config)
     port = loop.call(server.start(Address("127.0.0.1", 0)), scaled(10.0), "starting the lighthouse")
     address = f"http://127.0.0.1:{port}"

@@ -54,7 +54,7 @@ class TestLeaving:
 
 class TestComingBack:
     def test_before_the_first_quorum_it_counts_again(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=1.0), join_timeout=0.0)
+        s = Scene(silence=SilenceLimits(alone=1.0), join_timeout=0.0)
         for name in ("a:1", "b:1"):
             s.hello(name)
         assert not of(Probe, s.wait(1.5, alive=("a:1",)))
@@ -68,7 +68,7 @@ class TestComingBack:
         assert s.lighthouse._quorum_state.silent == {"a:1", "b:1"}  # it is here and has not asked
 
     def test_one_of_the_quorum_that_was_lost_is_waited_for_when_it_asks_and_not_before(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=1.0), lease=5.0)
+        s = Scene(silence=SilenceLimits(alone=1.0), lease=5.0)
         s.start("a:1", "b:1", "c:1")
         assert overs(s.wait(1.5, alive=("a:1", "c:1")))
         assert not overs(s.hello("b:1", quorum=None, lease_left=0.0))  # the others know
@@ -77,7 +77,7 @@ class TestComingBack:
         assert issued(s.join("c:1", s.committed())) == [["a:1", "c:1"]]
 
     def test_somebody_outside_who_was_silent_is_here_again(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=1.0))
+        s = Scene(silence=SilenceLimits(alone=1.0))
         s.start("a:1")
         s.hello("b:1")
         s.wait(1.5, alive=("a:1",))
@@ -176,7 +176,7 @@ class TestJoins:
         assert (p.join.since, p.heard, p.address) == (0.0, 3.0, member("p").address)
 
     def test_a_heartbeat_on_the_unary_service_brings_no_member_of_ours_back(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=1.0))
+        s = Scene(silence=SilenceLimits(alone=1.0))
         s.start("a:1", "b:1")
         s.wait(1.5, alive=("a:1",))
         s.feed(Heartbeat("b:1"))
@@ -263,7 +263,7 @@ class TestWaits:
         assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.2: ["b:1"], 6.4: ["c:1"]}
 
     def test_it_is_said_again_in_each_second(self) -> None:
-        s = Scene(limits=SilenceLimits.all(60.0))
+        s = Scene(silence=SilenceLimits.all(60.0))
         s.start("a:1", "b:1", "c:1")
         s.join("a:1", s.committed())
         assert self.notified(s, 1.0) == {1.0: {"a:1": "Waiting for members of q1 to ask: b:1, c:1."}}
@@ -274,7 +274,7 @@ class TestWaits:
         assert self.notified(s, 2.5, 2.9, 3.0, 3.5, 4.0) == {2.5: {"a:1": last}, 3.0: both, 4.0: both}
 
     def test_a_reason_that_changes_with_the_time_alone(self) -> None:
-        s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, limits=SilenceLimits.all(60.0))
+        s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, silence=SilenceLimits.all(60.0))
         s.arrive("a:1")
         said = self.notified(s, 1.0, 2.0, 3.0, 4.0)
         assert [(at, "has just started" in said[at]["a:1"], "min_replicas" in said[at]["a:1"]) for at in said] == [
@@ -285,7 +285,7 @@ class TestWaits:
         ]
 
     def test_the_same_reason_is_noted_again_after_a_quorum(self) -> None:
-        s = Scene(min_replicas=2, limits=SilenceLimits.all(60.0))
+        s = Scene(min_replicas=2, silence=SilenceLimits.all(60.0))
         s.start("a:1", "b:1")
         noted = []
         for n, partner in enumerate(("b:1", "c:1")):
@@ -360,7 +360,7 @@ def test_how_far_a_member_ran_without_a_lighthouse_stands_in_the_status() -> Non
 
 class TestBeforeTheFirstQuorum:
     def test_a_member_that_was_silent_is_not_told_to_leave_what_it_is_in(self) -> None:
-        s = Scene(new_job=False, restarted=True, limits=SilenceLimits(alone=1.0))
+        s = Scene(new_job=False, restarted=True, silence=SilenceLimits(alone=1.0))
         s.hello("a:1", quorum=quorum(member("a:1"), member("b:1")), lease_left=50.0)
         s.wait(1.5)
         assert s.record("a:1").lost

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.core.scene import OURS, Scene, issued, member, of, overs, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.messages.group import Ask, GroupVote, QuorumArrived, SessionDown, SessionUp, VoteReply
 from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
 from torchft_x.core.types import AttemptId, JoinReason, State
@@ -72,7 +73,7 @@ def test_R13_no_member_commits_when_a_new_lineage_may_begin() -> None:
 
 def test_L1_an_expired_member_with_a_session_joins_again() -> None:
     """Its lease ended while it was cut off. It is told to ask, and nobody waits for a step it may not take."""
-    s = Scene.started("a:1", "b:1", heartbeat_timeout=5.0)
+    s = Scene.started("a:1", "b:1", silence=SilenceLimits.all(5.0))
     s.close("a:1")
     assert len(overs(s.wait(10.0, alive=("b:1",)))) == 1
     (over,) = of(RevokeQuorum, s.hello("a:1", lease_left=0.0))

@@ -25,6 +25,7 @@ from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.data.state import DataState, StreamState
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.types import Member, Part, Quorum, State
 
 
@@ -293,7 +294,9 @@ def test_a_clock_that_is_too_slow_for_the_margin_is_found_out() -> None:
 
     The lighthouse begins a new lineage while the group, on its own clock, is still inside its lease.
     """
-    house = LighthouseConfig(lease=4.0, lease_margin=0.1, heartbeat_timeout=1.0, boot_id="host", give_up_after=0.0)
+    house = LighthouseConfig(
+        lease=4.0, lease_margin=0.1, silence=SilenceLimits.all(1.0), boot_id="host", give_up_after=0.0
+    )
     world = World(1, WorldConfig(groups=1, lighthouse=house, compute=(5.0, 5.0)))
     world.clocks["g0"] = Clock(0.0, 10.0, 0.7)
     (node,) = world.running()

@@ -15,6 +15,7 @@ from tests.sim.world import World
 from tests.unit.sim.test_world import all_is_well, cluster, hit, members, node, said, step_of
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.types import State
 
 
@@ -176,7 +177,7 @@ def test_who_could_heal_from_a_peers_client_only_costs_nobody_a_step() -> None:
 
 def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:
     """R16: no lighthouse for a while, and nobody stops."""
-    house = LighthouseConfig(lease=8.0, heartbeat_timeout=1.0, boot_id="host")
+    house = LighthouseConfig(lease=8.0, silence=SilenceLimits.all(1.0), boot_id="host")
     world = full(lighthouse=house)
     before = step_of(world, "g0")
     strike(world, Fault(world.now, "lighthouse", seconds=4.0))

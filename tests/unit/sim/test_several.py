@@ -52,7 +52,7 @@ def test_the_host_of_whichever_serves_is_lost_again_and_again() -> None:
 
 
 def test_the_host_of_the_lighthouse_and_of_a_group_is_lost_and_the_others_go_on_soon_after_the_take_over() -> None:
-    world = two(one_host=False, timeout=60.0, lighthouse=LighthouseConfig(limits=SilenceLimits()))
+    world = two(one_host=False, timeout=60.0, lighthouse=LighthouseConfig(silence=SilenceLimits()))
     before = step_of(world, "g1")
     strike(world, Fault(world.now, "holder_lost", "", 60.0, "group"))
     world.run_for(TIMING.failover_ttl + TIMING.failover_margin + TIMING.silence_host + 1.0)

@@ -25,7 +25,7 @@ from torchft_x.core.lighthouse.status import View, decided, view
 from torchft_x.core.lighthouse.waiting import REFUSED, Waiting
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.failure_detector import StoppedProcess
+from torchft_x.core.membership.failure_detector import SilenceLimits, StoppedProcess
 from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.messages import Note, Tick
@@ -56,7 +56,7 @@ from torchft_x.core.quorum import Candidate
 from torchft_x.core.types import BEFORE_END, JoinReason, Member, Quorum, group_number, group_of
 from torchft_x.timing import TIMING
 
-__all__ = ["Lighthouse", "LighthouseConfig"]
+__all__ = ["Lighthouse", "LighthouseConfig", "SilenceLimits"]
 
 
 class Lighthouse:

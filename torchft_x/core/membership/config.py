@@ -20,9 +20,7 @@ class LighthouseConfig:
     """How long a first quorum waits for groups that are alive but have not asked; it bounds such waits later, too."""
     tick: float = 0.1
     """The shell sends a `Tick` at least this often."""
-    heartbeat_timeout: float | None = None
-    """If given, silence of any kind after which a member is lost; it replaces `limits`."""
-    limits: SilenceLimits = SilenceLimits()
+    silence: SilenceLimits = SilenceLimits()
     """How long each kind of silence may last."""
     lease: float = TIMING.lease
     """How long a group may go on in a quorum without hearing from the lighthouse (R16)."""
@@ -60,10 +58,9 @@ class LighthouseConfig:
             raise ConfigError(f"min_replicas is {self.min_replicas}; a quorum has at least 1 member.")
         if self.grant_steps < 1:
             raise ConfigError(f"grant_steps is {self.grant_steps}; a grant has at least 1 step.")
-        for name in ("heartbeat_timeout", "tick", "lease", "grant_seconds", "return_seconds"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; it must be a positive number of seconds.")
+        for name in ("tick", "lease", "grant_seconds", "return_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive number of seconds.")
         for name in ("join_timeout", "lease_margin", "give_up_after", "hello_grace", "return_within"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it can't be negative.")
@@ -86,8 +83,3 @@ class LighthouseConfig:
     def longest_wait(self) -> float:
         """Longest wait in seconds for a member whose end nothing proves, from the last lease that it was sent."""
         return max(self.lease + self.lease_margin, self.give_up_after)
-
-    @property
-    def silence(self) -> SilenceLimits:
-        """Limits in force: an explicit heartbeat timeout replaces all of `limits`."""
-        return self.limits if self.heartbeat_timeout is None else SilenceLimits.all(self.heartbeat_timeout)

@@ -43,8 +43,12 @@ class SilenceLimits:
             raise ConfigError(f"busy_steps is {self.busy_steps}; it can't be negative.")
 
     @classmethod
-    def all(cls, seconds: float) -> SilenceLimits:
-        """Return limits that are all one explicit heartbeat timeout, which is meant for every kind of silence."""
+    def all(cls, seconds: float | None) -> SilenceLimits:
+        """Return limits that are all one heartbeat timeout, which is meant for every kind of silence; None: the usual."""
+        if seconds is None:
+            return cls()
+        if not seconds > 0:
+            raise ConfigError(f"heartbeat_timeout is {seconds}; it must be a positive number of seconds.")
         return cls(alone=seconds, host=seconds, stopped=seconds, busy=seconds, busy_steps=0.0)
 
     @property

@@ -21,7 +21,7 @@ from torchft_x.address_files import PAGE
 from torchft_x.atomic_file import replace_file
 from torchft_x.core.job import kept_groups
 from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
-from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig, SilenceLimits
 from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
@@ -155,7 +155,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
             min_replicas=args.min_replicas,
             join_timeout=args.join_timeout_ms / 1000,
             tick=args.quorum_tick_ms / 1000,
-            heartbeat_timeout=None if args.heartbeat_timeout_ms is None else args.heartbeat_timeout_ms / 1000,
+            silence=SilenceLimits.all(args.heartbeat_timeout_ms and args.heartbeat_timeout_ms / 1000),
             # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
             # One that a scheduler has started can't tell which it is.
             new_job=roster is not None and args.attempt == 0 and replaced_within is None,

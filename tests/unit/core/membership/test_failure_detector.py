@@ -27,10 +27,13 @@ L = SilenceLimits()
 
 class TestLimits:
     def test_an_explicit_timeout_is_meant_for_every_kind(self) -> None:
-        limits = LighthouseConfig(heartbeat_timeout=3.0, limits=SilenceLimits(host=0.5)).silence
+        limits = SilenceLimits.all(3.0)
         assert (limits.alone, limits.host, limits.stopped, limits.for_busy(100.0)) == (3.0, 3.0, 3.0, 3.0)
         LighthouseConfig().check_together()
-        assert LighthouseConfig().silence == L
+        assert LighthouseConfig().silence == SilenceLimits.all(None) == L
+        for bad in (0.0, -1.0, float("nan")):
+            with pytest.raises(ConfigError, match=f"heartbeat_timeout is {bad}; it must be a positive number"):
+                SilenceLimits.all(bad)
 
     def test_signs_of_life_come_often_enough_for_the_limits(self) -> None:
         assert L.supervisor_ping * 4 <= L.host
@@ -56,11 +59,11 @@ class TestLimits:
         ("config", "word"),
         [
             (LighthouseConfig(tick=2.0), "tick is 2 s"),
-            (LighthouseConfig(limits=SilenceLimits(stopped=0.05)), "a silence of 0.05 s"),
+            (LighthouseConfig(silence=SilenceLimits(stopped=0.05)), "a silence of 0.05 s"),
             (LighthouseConfig(lease=SilenceLimits().member_ping), "lease is 0.75 s"),
-            (LighthouseConfig(heartbeat_timeout=0.1), "tick is 0.1 s"),
+            (LighthouseConfig(silence=SilenceLimits.all(0.1)), "tick is 0.1 s"),
             (LighthouseConfig(lease=0.5), "lease is 0.5 s"),
-            (LighthouseConfig(lease=10.0, heartbeat_timeout=60.0), "lease is 10 s"),
+            (LighthouseConfig(lease=10.0, silence=SilenceLimits.all(60.0)), "lease is 10 s"),
         ],
     )
     def test_times_that_contradict_each_other_are_refused(self, config: LighthouseConfig, word: str) -> None:
