@@ -68,7 +68,7 @@ class SupervisorClient:
         self._unanswered = 0  # messages sent since the welcome and not answered yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = StreamCallbacks(
-            hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
+            hello=pb.SupervisorUp(hello=self._hello).SerializeToString,
             welcome=self._welcome,
             up=self._up,
             message=self._hear,

@@ -11,7 +11,6 @@ from torchft_x.core.messages.group import Ask
 from torchft_x.core.messages.lighthouse import Join
 from torchft_x.core.types import AttemptId, JoinReason, Member, State
 from torchft_x.errors import ConfigError
-from torchft_x.timing import TIMING
 
 # If ranks give different reasons, the one that tells most about the group's state wins: the earliest here.
 _REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED, JoinReason.BOUNDARY)
@@ -38,9 +37,6 @@ class GroupConfig:
     """Whether steps inside a grant begin without asking the lighthouse (R7, R16)."""
     commit_vote: bool = False
     """Whether groups vote with each other before a commit (R12-R14). All groups of a job must have the same value."""
-    promised: float = TIMING.promised
-    """Seconds of steps that a group without a session, running past its grant, grants itself in its next hello (R16).
-    It must exceed every client's pause between two connects. `HeldQuorum.promise` limits how often this happens."""
 
     def __post_init__(self) -> None:
         if not self.replica_id:

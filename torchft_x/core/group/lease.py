@@ -72,8 +72,8 @@ class HeldQuorum:
         self.lease_until = max(self.lease_until, sent_at + grant.lease)
         return True
 
-    def promise(self, step: int, worth: float, seconds: float, now: float) -> None:
-        """Grant ourselves `worth` seconds of steps beyond `step` and announce them in the hello (R16).
+    def promise(self, step: int, seconds: float, now: float) -> None:
+        """Grant ourselves some seconds of steps beyond `step` and announce them in the hello (R16).
 
         Otherwise the first group to reconnect would stop at its old grant while the others, still disconnected, run on.
         `seconds`: duration of a step; 0: unknown.
@@ -83,7 +83,7 @@ class HeldQuorum:
         """
         if self._promised_at is not None and now - self._promised_at < TIMING.promise_again:
             return
-        steps = int(worth / seconds) if seconds > 0 else 1
+        steps = int(TIMING.promised / seconds) if seconds > 0 else 1
         through = step + min(max(steps, 1), _MOST_PROMISED)
         if through > self.granted_through:
             self._extended_at, self.granted_through = step, through

@@ -119,7 +119,7 @@ class Group:
         A group that runs past its grant grants itself some steps here and announces them (`HeldQuorum.promise`).
         """
         if self._runs_past(now):
-            self._held_quorum.promise(self._state.step, self._config.promised, self._step_seconds, now)
+            self._held_quorum.promise(self._state.step, self._step_seconds, now)
         return lm.Hello(
             session=0,
             replica_id=self._config.replica_id,

@@ -358,8 +358,8 @@ class GroupShell:
 
     # --- session ------------------------------------------------------------------------------------------------------
 
-    def _hello(self) -> list[bytes]:
-        return [pb.Up(hello=messages.hello_to_proto(self._machine.hello(time.monotonic()))).SerializeToString()]
+    def _hello(self) -> bytes:
+        return pb.Up(hello=messages.hello_to_proto(self._machine.hello(time.monotonic()))).SerializeToString()
 
     def _welcome(self, data: bytes) -> Keepalive:
         """Read the keep-alive timing in a welcome. Another answer ends this group: `RefusedError` or `FencedError`."""

@@ -72,8 +72,8 @@ def rhythm(welcome: pb.Welcome) -> Keepalive:
 class StreamCallbacks:
     """Callbacks of a stream's owner."""
 
-    hello: Callable[[], Sequence[bytes]]
-    """Returns the first messages of a new session."""
+    hello: Callable[[], bytes]
+    """Returns the first message of a new session."""
     welcome: Callable[[bytes], Keepalive]
     """Checks the answer to hello. Raises `RefusedError` for a refusal."""
     up: Callable[[], None]
@@ -279,8 +279,7 @@ class ReconnectingStream:
 
     async def _greet(self, call: Any, what: str) -> Any:
         """Send hello and return the answer."""
-        for data in self._callbacks.hello():
-            await call.write(data)
+        await call.write(self._callbacks.hello())
         try:
             return await asyncio.wait_for(call.read(), TIMING.welcome)
         except asyncio.TimeoutError:

@@ -74,7 +74,7 @@ class Owner:
         self.errors: list[TorchftXError] = []
         self._silence = silence  # after which it is given up; a busy machine may be silent for a while
         callbacks = StreamCallbacks(
-            hello=lambda: [b"hello"],
+            hello=lambda: b"hello",
             welcome=self._welcome,
             up=lambda: self.log.append("up"),
             message=lambda data: self.log.append(data.decode()),
