@@ -30,5 +30,5 @@ def quorum(
 
 def commit(server: GroupServer, quorum_id: int, step: int = 0) -> tuple[bool, str]:
     """Vote yes for all ranks of a group that doesn't vote with others. Return (whether it commits, why not)."""
-    reply = server.vote(GroupVote(server.next_call(), step, quorum_id))
+    reply = server.shell.vote(GroupVote(step, quorum_id))
     return reply.commit, reply.reason

@@ -80,7 +80,7 @@ class Hub:
         votes = (mine, *there)
         answer = self._feed(
             m.GroupVote(
-                node.world.next_id(), mine.step, mine.quorum, tuple(r for r, v in enumerate(votes) if not v.ok),
+                mine.step, mine.quorum, tuple(r for r, v in enumerate(votes) if not v.ok),
                 tuple(v.digest for v in votes), mine.contributors, any(v.broken for v in votes),
             )
         )  # fmt: skip
@@ -101,7 +101,7 @@ class Hub:
             return  # rank 0's deadline has passed meanwhile
         mine = self._crossing
         assert mine is not None, "it was prepared"
-        answer = self._feed(m.CrossVoteEnded(self._node.world.next_id(), mine.step, mine.quorum, passed))
+        answer = self._feed(m.CrossVoteEnded(mine.step, mine.quorum, passed))
         self._decide(mine, answer.commit, answer.reason, undecided=undecided and not answer.commit)
 
     def _feed(self, event: m.GroupVote | m.CrossVoteEnded) -> m.VoteReply:

@@ -25,11 +25,6 @@ from torchft_x.core.types import Prepared, Quorum
 _CARRIED = 256
 
 
-def _decided(call: int, why: str) -> VoteReply:
-    """Return the answer to a call: yes, or no with the reason `why`."""
-    return VoteReply(not why, why, calls=(call,))
-
-
 class ShouldCommitVote:
     """Vote of ranks that run torchft, which vote one by one and name no quorum. It passes if all say yes in time.
 
@@ -56,7 +51,8 @@ class ShouldCommitVote:
     def vote(self, vote: Vote, late: str) -> list[GroupEffect]:
         """Take one rank's vote. `late`: why nothing may be committed at this instant (R13), or ''."""
         if not 0 <= vote.rank < self._world_size:
-            return [_decided(vote.call, f"group rank {vote.rank} is outside this group of {self._world_size} ranks.")]
+            why = f"group rank {vote.rank} is outside this group of {self._world_size} ranks."
+            return [VoteReply(False, why, calls=(vote.call,))]
         if (
             self._outcome is not None
             and self._step is not None
@@ -65,7 +61,7 @@ class ShouldCommitVote:
             self._step, self._votes, self._outcome = None, {}, None  # a client may vote on one step twice
         if self._step not in (None, vote.step):
             why = f"group rank {vote.rank} votes on step {vote.step}, but the vote in hand is on step {self._step}."
-            return [_decided(vote.call, why)]
+            return [VoteReply(False, why, calls=(vote.call,))]
         self._step = vote.step
         self._votes[vote.rank] = vote.ok and self._votes.get(vote.rank, True)
         if self._outcome is not None:
@@ -160,31 +156,29 @@ class TwoPhaseCommit:
         """
         if vote.quorum_id != self._quorum_id:
             in_hand = f"quorum {self._quorum_id}" if self._quorum_id else "no quorum"
-            return _decided(vote.call, f"the group votes in quorum {vote.quorum_id}, but holds {in_hand}.")
+            return VoteReply(False, f"the group votes in quorum {vote.quorum_id}, but holds {in_hand}.")
         why = _against(list(vote.against), vote.step) or late
-        if not self._between_groups:
-            return _decided(vote.call, why)
-        if why and vote.broken:
-            return _decided(vote.call, why)
+        if not self._between_groups or (why and vote.broken):
+            return VoteReply(not why, why)
         # Its collectives are complete, so the others wait for it in the vote. A carrier votes no, a healer not at all (R13).
         self._step, self._abstains = vote.step, why
         if not self._carrier:
-            return VoteReply(False, prepared=True, calls=(vote.call,))
+            return VoteReply(False, prepared=True)
         row = CrossVote(False, self._quorum_id, vote.step + 1, 0, 0)
         if not why:
             digest = _digest(vote.digests)
             self.prepared = Prepared(self._quorum_id, vote.step + 1, digest)  # set before the vote is sent (R12)
             row = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
-        return VoteReply(False, prepared=True, row=row, calls=(vote.call,))
+        return VoteReply(False, prepared=True, row=row)
 
     def cross_vote_ended(self, event: CrossVoteEnded, late: str) -> VoteReply:
         """Take the result of the vote between groups. The lease is checked last, at the commit itself (R13)."""
         if (event.step, event.quorum_id) != (self._step, self._quorum_id):
-            return _decided(event.call, f"no vote between groups on step {event.step} is under way.")
+            return VoteReply(False, f"no vote between groups on step {event.step} is under way.")
         self._step = None
         self.prepared = None if event.refuted else self.prepared
         why = self._abstains or ("" if event.ok else "the vote between groups has not passed.") or late
-        return _decided(event.call, why)
+        return VoteReply(not why, why)
 
     def committed(self) -> None:
         """Record that the group has committed the step in hand."""

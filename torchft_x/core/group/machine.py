@@ -330,7 +330,7 @@ class Group:
         objection = self._end or self._held_quorum.over or self._frozen
         if objection:
             self._progression.note(f"Step {vote.step} is not committed: {objection}")
-            return [VoteReply(False, objection, calls=(vote.call,))]
+            return [VoteReply(False, objection, calls=(vote.call,) if isinstance(vote, Vote) else ())]
         if isinstance(vote, GroupVote):
             return self._committed([self._two_phase.vote(vote, self._held_quorum.ended(now))], vote.step)
         effects = self._committed(self._should_commit_vote.vote(vote, self._held_quorum.ended(now)), vote.step)
@@ -339,7 +339,7 @@ class Group:
     def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
         """Carry out the cross-group vote, even if the quorum is over meanwhile: a passed vote is the decision (R13)."""
         if self._frozen:
-            return [VoteReply(False, self._frozen, calls=(event.call,))]
+            return [VoteReply(False, self._frozen)]
         answer = self._two_phase.cross_vote_ended(event, self._held_quorum.ended(now))
         return self._committed([answer], event.step)
 

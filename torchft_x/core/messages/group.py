@@ -52,7 +52,6 @@ class Vote:
 class GroupVote:
     """The votes of all ranks of the group on (quorum, step), which rank 0 has collected."""
 
-    call: int
     step: int  # number of steps committed before this one
     quorum_id: int
     against: tuple[int, ...] = ()  # ranks that voted no
@@ -65,7 +64,6 @@ class GroupVote:
 class CrossVoteEnded:
     """The vote between groups has ended. Not `ok`: it did not pass, or the outcome is unknown."""
 
-    call: int
     step: int
     quorum_id: int
     ok: bool
@@ -148,7 +146,7 @@ class QuorumReply:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """Answer to the votes of these calls: the outcome; or, if `prepared`, that the groups must vote before it is known."""
+    """Answer to votes: the outcome; or, if `prepared`, that the groups must vote before it is known."""
 
     commit: bool
     reason: str = ""  # why the step is not committed
@@ -156,7 +154,7 @@ class VoteReply:
     row: CrossVote | None = (
         None  # to vote with between the groups; not ok: this group has no result; None: no say (R13)
     )
-    calls: tuple[int, ...] = ()
+    calls: tuple[int, ...] = ()  # of ranks that run torchft
 
 
 @dataclass(frozen=True, slots=True)

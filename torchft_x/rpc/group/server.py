@@ -23,7 +23,7 @@ from torchft_x import env, net
 from torchft_x._version import __version__
 from torchft_x.core.group.join import GroupConfig
 from torchft_x.core.messages import group as m
-from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.messages.lighthouse import RevokeQuorum
 from torchft_x.core.types import AttemptId
 from torchft_x.descriptors import close, not_inherited
@@ -168,9 +168,6 @@ class GroupServer:
     def ask(self, ask: m.Ask) -> QuorumReply | concurrent.futures.Future[Any]:
         """Take rank 0's ask. Return what `answer` takes as `asked`: the answer if there is one at once."""
         return self.shell.submit(ask)
-
-    def vote(self, vote: m.GroupVote | m.CrossVoteEnded) -> VoteReply:
-        return self.shell.vote(vote)
 
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
         """Return the answer to `ask`.

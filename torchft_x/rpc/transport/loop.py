@@ -70,16 +70,18 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
 class Notifier:
     """Daemon thread for work that must block neither the loop nor the training: aborts of collectives, quorums.
 
-    It runs callbacks in order, logs the exception of one, and runs the next.
+    It starts with the first callback. It runs callbacks in order, logs the exception of one, and runs the next.
     """
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None ends the thread
         self._thread = threading.Thread(target=self._run, name=f"torchft_x-{name}", daemon=True)
-        self._thread.start()
 
     def post(self, callback: Callable[[], None]) -> None:
+        """Run `callback` after those that were posted before. Call it on one thread only."""
         self._queue.put(callback)
+        if self._thread.ident is None:
+            self._thread.start()
 
     def close(self) -> None:
         """End the thread after the callbacks that were posted before."""

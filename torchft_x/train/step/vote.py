@@ -22,7 +22,7 @@ from torchft_x.core.messages.group import CrossVoteEnded, GroupVote, VoteReply
 from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote
 from torchft_x.core.types import State, readable
 from torchft_x.errors import CollectiveError, DeadlineError, FaultyError, TorchftXError
-from torchft_x.rpc.group.client import GroupClient
+from torchft_x.rpc.group.shell import GroupShell
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.tensor_digest import fold
@@ -259,13 +259,12 @@ class StepVote:
         self, said: dict[int, RankVote], vote: LocalVote, limit: float, meanwhile: Meanwhile
     ) -> tuple[VoteReply, Comparison]:
         """Return the group's outcome from all its ranks' votes: prepare first (R12), then vote between the groups."""
-        client = self._context.connection.client
-        assert not isinstance(client, GroupClient), "only rank 0 speaks for its group"
-        call = client.next_call()
+        shell = self._context.connection.link
+        assert isinstance(shell, GroupShell), "only rank 0 speaks for its group"
         votes = sorted(said.items())
-        reply = client.vote(
+        reply = shell.vote(
             GroupVote(
-                call, vote.step, vote.quorum_id, tuple(rank for rank, v in votes if not v.ok),
+                vote.step, vote.quorum_id, tuple(rank for rank, v in votes if not v.ok),
                 tuple(v.digest for _, v in votes), said[0].contributors, any(v.broken for _, v in votes),
             )
         )  # fmt: skip
@@ -276,7 +275,7 @@ class StepVote:
         state, slot = (fold(d) if all(d) else 0 for d in ([v.state for _, v in votes], [v.slot for _, v in votes]))
         why, found = self._vote_between_groups(reply, vote, (state, slot), limit, meanwhile)
         refuted = bool(why) and found.disputed
-        final = client.vote(CrossVoteEnded(client.next_call(), vote.step, vote.quorum_id, not why, refuted))
+        final = shell.vote(CrossVoteEnded(vote.step, vote.quorum_id, not why, refuted))
         prepared = not (final.commit or refuted) and reply.row is not None
         return VoteReply(final.commit, why or final.reason, prepared=prepared), found
 

@@ -58,7 +58,7 @@ class Carriers(Stage):
 
     def cross(self, ok: bool = True, *, step: int = 4, quorum_id: int = 7, refuted: bool = False) -> Any:
         """End the vote between groups. Return the answer."""
-        (answer,) = self.feed(CrossVoteEnded(self.call(), step, quorum_id, ok, refuted))
+        (answer,) = self.feed(CrossVoteEnded(step, quorum_id, ok, refuted))
         return answer
 
     def prepared(self) -> Carriers:
@@ -68,9 +68,9 @@ class Carriers(Stage):
 
 def test_a_commit_takes_both_rounds() -> None:
     s = Carriers()
-    assert s.votes() == VoteReply(False, prepared=True, row=CrossVote(True, 7, 5, 9, 2), calls=(s.calls,))
+    assert s.votes() == VoteReply(False, prepared=True, row=CrossVote(True, 7, 5, 9, 2))
     assert s.group.state == T
-    assert s.cross() == VoteReply(True, "", calls=(s.calls,))
+    assert s.cross() == VoteReply(True)
     assert s.group.state == State(5, 7)
     join = s.asks(State(5, 7))
     assert (join.prepared, join.carried) == (None, (7,))
@@ -82,7 +82,7 @@ def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
     s = Carriers(2)
     answer = s.votes(1)
     assert "not ok" in objection([min(x) for x in zip(row(answer.row), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
-    assert s.cross() == VoteReply(False, "group rank 1 voted against step 4.", calls=(s.calls,))  # whatever rank 0 saw
+    assert s.cross() == VoteReply(False, "group rank 1 voted against step 4.")  # whatever rank 0 saw
     join = s.fails()
     assert (join.prepared, join.carried) == (None, (7,))
 
@@ -98,13 +98,13 @@ def test_a_result_that_is_refuted_is_not_adopted() -> None:
 def test_the_lease_is_checked_at_the_commit() -> None:
     s = Carriers().prepared()
     s.now = 120.1
-    assert s.cross() == VoteReply(False, "the lease of quorum 7 ended 0.1 s before the commit.", calls=(s.calls,))
+    assert s.cross() == VoteReply(False, "the lease of quorum 7 ended 0.1 s before the commit.")
 
 
 def test_a_vote_that_passed_counts_though_the_quorum_is_over() -> None:
     s = Carriers().prepared()
     s.feed(OVER)
-    assert s.cross() == VoteReply(True, "", calls=(s.calls,))
+    assert s.cross() == VoteReply(True)
 
 
 def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
@@ -118,7 +118,7 @@ def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
 def test_R4_nothing_is_committed_after_a_join(ranks: int) -> None:
     s = Carriers(ranks).prepared()
     s.fails()
-    assert s.cross() == VoteReply(False, "the group has asked for the next quorum.", calls=(s.calls,))
+    assert s.cross() == VoteReply(False, "the group has asked for the next quorum.")
     assert s.group.state == T
 
 
@@ -134,13 +134,13 @@ def test_a_vote_between_groups_on_another_step_ends_nothing(step: int, quorum_id
     assert not s.cross().commit  # no rank has said yet that it holds the result
     s.prepared()
     other = s.cross(step=step, quorum_id=quorum_id)
-    assert other == VoteReply(False, f"no vote between groups on step {step} is under way.", calls=(s.calls,))
+    assert other == VoteReply(False, f"no vote between groups on step {step} is under way.")
     assert s.cross().commit
 
 
 def test_a_vote_names_the_quorum_in_hand() -> None:
     (answer,) = Stage(commit_vote=True).vote(quorum_id=7)
-    assert answer == VoteReply(False, "the group votes in quorum 7, but holds no quorum.", calls=(1,))
+    assert answer == VoteReply(False, "the group votes in quorum 7, but holds no quorum.")
     s = Carriers()
     assert s.votes(quorum_id=6).reason == "the group votes in quorum 6, but holds quorum 7."
 
@@ -247,11 +247,11 @@ def test_a_healer_takes_part_without_a_say(broken: bool) -> None:
     if broken:
         assert not answer.prepared
         return
-    assert answer == VoteReply(False, prepared=True, calls=(s.calls,))
+    assert answer == VoteReply(False, prepared=True)
     assert not s.cross().commit
     assert s.fails(State(1, 1)).carried == ()
     s = Carriers(own=State(1, 1))  # it has healed: it commits with the others but promises nothing
-    assert s.votes() == VoteReply(False, prepared=True, calls=(s.calls,))
+    assert s.votes() == VoteReply(False, prepared=True)
     assert s.group.state == State(1, 1)
     assert s.cross().commit
     assert s.asks(State(5, 7)).carried == ()
@@ -262,7 +262,7 @@ def test_with_a_peers_client_nobody_votes_between_groups() -> None:
     s = Carriers()
     s.asks()
     s.meets(8, member(NAME, T), member("p:1", T, library=""))
-    assert s.votes(quorum_id=8) == VoteReply(True, "", calls=(s.calls,))
+    assert s.votes(quorum_id=8) == VoteReply(True)
 
 
 def test_a_torn_member_commits_nothing_that_another_adopts() -> None:

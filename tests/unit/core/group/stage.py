@@ -53,7 +53,7 @@ class Stage:
         """Vote with all ranks, yes unless told otherwise."""
         held = self.group.quorum
         in_hand = held.id if held else 0
-        return self.feed(GroupVote(self.call(), step, in_hand if quorum_id is None else quorum_id, **fields))
+        return self.feed(GroupVote(step, in_hand if quorum_id is None else quorum_id, **fields))
 
     def peer_votes(self, rank: int = 0, ok: bool = True, *, step: int = 0) -> list[GroupEffect]:
         """Vote as a rank that runs torchft."""

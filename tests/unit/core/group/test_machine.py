@@ -90,7 +90,7 @@ class TestAsking:
         s.vote()
         assert joins(s.ask(step=1))[0].reason is JoinReason.BOUNDARY
         s.feed(OVER)
-        s.feed(CallGone(3))
+        s.feed(CallGone(2))
         assert s.ask(step=1) == []
         s.feed(SessionDown("cut"))
         (join,) = joins(s.feed(SessionUp()))
@@ -246,9 +246,9 @@ class TestGivingUp:
         s = Stage().training()
         s.vote()
         s.ask(step=1)
-        s.feed(CallGone(3))
+        s.feed(CallGone(2))
         assert s.ask(step=1) == []  # still waits for the next
-        assert of(QuorumReply, s.arrive(8))[0].calls == (4,)
+        assert of(QuorumReply, s.arrive(8))[0].calls == (3,)
 
     @pytest.mark.parametrize("why", ["over", "lease"])
     def test_a_quorum_that_ended_meanwhile_is_no_answer(self, why: str) -> None:
@@ -282,7 +282,7 @@ class TestGivingUp:
 class TestVoting:
     def test_all_ranks_say_yes(self) -> None:
         s = Stage(2).training()
-        assert s.vote() == [VoteReply(True, "", calls=(3,))]
+        assert s.vote() == [VoteReply(True)]
         assert s.group.state == State(1, 7)
         s.feed(OVER)  # after the commit it changes nothing
         assert s.group.state == State(1, 7)
@@ -320,7 +320,7 @@ class TestOver:
         assert answer == VoteReply(False, "quorum 7 is over: h:1 is lost", calls=(3,))
         assert s.feed(OVER) == []
         assert s.peer_votes(1) == [VoteReply(False, "quorum 7 is over: h:1 is lost", calls=(4,))]
-        assert s.vote() == [VoteReply(False, "quorum 7 is over: h:1 is lost", calls=(5,))]
+        assert s.vote() == [VoteReply(False, "quorum 7 is over: h:1 is lost")]
 
     @pytest.mark.parametrize("other", [6, 8])
     def test_of_another_quorum_it_is_stale(self, other: int) -> None:
@@ -348,7 +348,7 @@ class TestEnds:
         effects = s.feed(Refuse("your model differs."))
         assert effects == [FailCalls((1, 2), "your model differs.", False), PushEnd("your model differs.", False)]
         assert s.ask(0) == [FailCalls((3,), "your model differs.", False)]
-        assert s.vote() == [VoteReply(False, "your model differs.", calls=(4,))]
+        assert s.vote() == [VoteReply(False, "your model differs.")]
         assert s.feed(Refuse("again")) == []
         assert s.feed(SessionUp()) == []  # nothing is asked any more
         s = Stage(2).training()
@@ -360,7 +360,7 @@ class TestEnds:
         assert Stage(connected=False).feed(Leave()) == []  # without a session it is silent
         s = Stage().training()
         s.vote()
-        told = [FailCalls((3,), "g:1 is leaving the job.", False)]
+        told = [FailCalls((2,), "g:1 is leaving the job.", False)]
         if asking:
             s.ask(step=1)
         assert s.feed(Leave()) == [lm.Leave(0, State(1, 7)), *(told if asking else [])]
@@ -421,7 +421,7 @@ class TestGoesOnAlone:
         assert s.group.goes_on_alone(1.5)
         assert not s.group.goes_on_alone(30.5)  # the lease has ended
         (answer,) = of(QuorumReply, s.feed(SessionDown("silent")))
-        assert answer.calls == (3,)
+        assert answer.calls == (2,)
         assert not s.group.goes_on_alone(2.5)
 
     @pytest.mark.parametrize(
