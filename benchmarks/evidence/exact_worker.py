@@ -296,7 +296,7 @@ def _train_together(job: Job, attempt: RankAttempt, done: Any, stop: Any) -> Non
         samples: list[tuple[int, int]] = []
         for epochs, indices in data.step():
             samples += zip(epochs, indices.tolist(), strict=False)
-            if not manager.steps.data.accumulates:
+            if manager.steps.data.next_slot is None:
                 log.tries(samples if manager.is_participating() else [])
             model(indices).backward()
         optimizer.step()

@@ -79,15 +79,6 @@ def defer_compiler_import() -> None:
         deferred.config = _load_config()
 
 
-def in_compiled_code() -> bool:
-    """Return whether the caller runs, at any depth, inside a function that was given to ``torch.compile``.
-
-    This does not load the compiler.
-    """
-    callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()  # private: may go
-    return callback is not None and callback is not False
-
-
 def _load_config() -> ModuleType:
     """Load the compiler's settings, which import nothing else of it, and leave them where the compiler will find them.
 

@@ -11,7 +11,6 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +35,6 @@ from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
 from torchft_x.train.heal.own_copy import copy_last, copy_now
 from torchft_x.train.heal.state_exchange import read_state
-from torchft_x.train.lazy_compiler import in_compiled_code
 from torchft_x.train.loader_workers import spare_loader_workers
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
@@ -179,7 +177,6 @@ class Manager:
             self._context, pg, waits=not use_async_quorum, redo=keep_gradients, late=not vote_in_backward,
             rehearse=rehearse and self._context.connection.others_train,
         )  # fmt: skip
-        self._usual = QuorumOptions(options.quorum_timeout, options.quorum_patience)  # unless a call overrides them
         self._at_exit = _leave_at_exit(self)
         self._context.events.emit("joined", step=0)
 
@@ -205,7 +202,7 @@ class Manager:
         Raises `DeadlineError`, `RefusedError`, `FencedError`, `UnreachableError`; `LeafError` (first call) if the state
         dict holds something that can't be sent; `ConfigError` in a function that is compiled.
         """
-        if in_compiled_code():
+        if _in_compiled_code():
             raise ConfigError(
                 "a step begins (start_quorum, Optimizer.zero_grad) in a function that was given to torch.compile, which "
                 "would compile what talks to the other groups, too; compile the model (model.compile()), and call the step as it is."
@@ -215,16 +212,12 @@ class Manager:
             check_sendable(c.full_state())
         if self.steps.round is None and not self._declared.has(ORDER):  # groups that deal their data must refuse it
             self._declared.add(ORDER, "chosen by the script", ["no ElasticLoader"])
-        quorum = self.steps.quorum
-        if not self._prepared and c.step.state.step > 0 and quorum is not None and len(quorum.members) > 1:
+        role = self.steps.role
+        if not self._prepared and c.step.state.step > 0 and role is not None and len(role.quorum.members) > 1:
             self._prepared = True  # after step 0, when the optimizer has its state; else the first heal waits for pages
             c.transport.prepare(c.full_state())
-        options = self._usual
-        if timeout is not None:
-            options = QuorumOptions(seconds(timeout))
-        if not allow_heal or shrink_only:
-            options = replace(options, allow_heal=allow_heal, shrink_only=shrink_only)
-        self.steps.start(options)
+        limits = (c.options.quorum_timeout, c.options.quorum_patience) if timeout is None else (seconds(timeout), 0.0)
+        self.steps.start(QuorumOptions(*limits, allow_heal, shrink_only))
 
     def wait_quorum(self) -> None:
         """Wait until the quorum and the process group are ready. Raises the errors of `start_quorum`."""
@@ -318,13 +311,8 @@ class Manager:
         """
         limit = self._context.options.timeout if timeout is None else seconds(timeout)
         with self._failures.lock:
-            quorum_id = self._context.step.quorum_id or None
-        report = (
-            self.steps.rehearsal.report
-            if self.steps.rehearsal.is_on
-            else partial(self.steps.reject_step, quorum_id=quorum_id)
-        )
-        return wrap_future(fut, default, limit, report)
+            quorum_id = 0 if self.steps.rehearsal.is_on else self._context.step.quorum_id or None
+        return wrap_future(fut, default, limit, partial(self.steps.reject_step, quorum_id=quorum_id))
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 
@@ -353,21 +341,21 @@ class Manager:
     def is_participating(self) -> bool:
         return self.participating_rank() is not None
 
-    def note_inner_step(self) -> None:
+    def record_inner_step(self) -> None:
         """Record that an inner step of LocalSGD or DiLoCo has ended, or that the first one is about to begin.
 
         The supervisor measures the group's progress by these calls.
         """
         self.steps.rehearsal.skip()  # no other group waits for inner steps
-        self._context.memory.apart = True
         self._context.status.trained()
 
-    def note_exchange(self) -> None:
+    def copy_after_exchange(self) -> None:
         """Copy this rank's state to memory if a copy is due, after an exchange and before the next inner step.
 
         Only at this moment could a group start from this rank's state.
         """
-        copy_now(self._context)
+        if self._context.memory is not None:
+            copy_now(self._context, self._context.memory)
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Declare a trait that must be alike in all groups. A group with another value under `name` can't join them.
@@ -488,9 +476,10 @@ class Manager:
         atexit.unregister(self._at_exit)
         c = self._context
         self.steps.close()
-        if not finished:
-            copy_last(c)
-        c.memory.close()
+        if c.memory is not None:
+            if not finished and not self.steps.data.trains_apart:
+                copy_last(c, c.memory)
+            c.memory.close()
         c.transport.shutdown(wait=wait)
         c.connection.close(wait, early=not finished)
         c.peers.shutdown()
@@ -502,6 +491,15 @@ class Manager:
     @property
     def _step(self) -> int:
         return self.current_step()
+
+
+def _in_compiled_code() -> bool:
+    """Return whether the caller runs, at any depth, inside a function that was given to ``torch.compile``.
+
+    This does not load the compiler.
+    """
+    callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()  # private: may go
+    return callback is not None and callback is not False
 
 
 def _leave_at_exit(manager: Manager) -> Callable[[], None]:

@@ -46,7 +46,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
 
 
 def memory_of(trainer: Trainer) -> MemoryCheckpoint:
-    return trainer.manager._context.memory
+    memory = trainer.manager._context.memory
+    assert memory is not None
+    return memory
 
 
 def common(trainer: Trainer) -> State | None:

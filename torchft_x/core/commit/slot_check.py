@@ -38,7 +38,10 @@ class CheckVerdict:
 
 
 class SlotCheck:
-    """Comparison of one slot's gradients in the step in hand. All ranks of a group have the same phase; rank 0 also has digests."""
+    """Comparison of one slot's gradients in the step in hand, for data with `check_every`.
+
+    All ranks of a group have the same phase; rank 0 also has digests.
+    """
 
     def __init__(self) -> None:
         self._state = State()  # state at which the fields below hold; at another one nothing was compared yet
@@ -92,12 +95,12 @@ class SlotCheck:
         self._state, self._phase = state, phase
 
 
-def is_due(state: State, options: DataOptions | None) -> bool:
+def is_due(state: State, options: DataOptions) -> bool:
     """Return whether a slot is compared in the step that begins at `state`."""
-    return options is not None and options.check_every > 0 and state.step % options.check_every == 1
+    return state.step % options.check_every == 1
 
 
-def compares_whole_state(check: SlotCheck, state: State, options: DataOptions | None) -> bool | None:
+def compares_whole_state(check: SlotCheck, state: State, options: DataOptions) -> bool | None:
     """Return whether all of the parameters and optimizer state are compared in the step that begins at `state`.
 
     None: a part of them is, if that is due. In other steps with a comparison of gradients none is in the phase `PAIR`, because

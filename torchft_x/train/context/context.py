@@ -19,7 +19,7 @@ from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.train.context.committed import CommittedState
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
-from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
+from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint, open_memory
 from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
 from torchft_x.train.introspection.setup import status_of
@@ -41,6 +41,7 @@ class RankContext:
     connection: GroupConnection
     peers: PeerLinks  # connections to the other groups
     transport: CheckpointTransport[Any]
+    address: str  # where the other groups find what `transport` offers
     awaits_commits: bool  # `transport` must be called before each commit changes the state
     takes_mirrors: bool  # `transport` can copy a state from several sources at a time
     state_dicts: StateDicts
@@ -55,7 +56,7 @@ class RankContext:
     step_time: StepTimeEstimate
     waits: WaitBudget  # limits of the waits for other groups
     fingerprint: FingerprintBuilder  # traits that must be alike in all groups
-    memory: MemoryCheckpoint  # copies that outlive this process
+    memory: MemoryCheckpoint | None  # copies that outlive this process; None: no supervisor has memory for them
 
     def counters(self) -> dict[str, Any]:
         """Return this library's own part of the state: numbers, and the position in the data as text, if it deals them."""
@@ -118,14 +119,15 @@ def assemble(
         transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
     carrier = adapted(transport)
     _tell(connection, events, carrier)
-    memory = MemoryCheckpoint(options, connection, events, log)
-    if isinstance(carrier, HTTPTransport):
+    memory = open_memory(options, connection, events, log)
+    if memory is not None and isinstance(carrier, HTTPTransport):
         carrier.borrow_from(memory)
     return RankContext(
         options=options,
         connection=connection,
         peers=peers,
         transport=carrier,
+        address=carrier.metadata(),
         awaits_commits=getattr(type(carrier), "before_commit", None) is not CheckpointTransport.before_commit,
         takes_mirrors=takes_mirrors(carrier),
         state_dicts=states,

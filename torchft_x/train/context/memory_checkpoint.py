@@ -40,29 +40,35 @@ def open_slots(options: Options) -> list[MemorySlot]:
     return slots if len(slots) > 1 else []
 
 
+def open_memory(
+    options: Options, connection: GroupConnection, events: EventLog, log: logging.LoggerAdapter[Any]
+) -> MemoryCheckpoint | None:
+    """Return this rank's memory checkpoint; None if it has no slots. All ranks agree on the copy to begin with."""
+    slots = open_slots(options)
+    held = [slot.state for slot in slots]
+    common = connection.newest_copy([s for s in held if s is not None]) if options.memory_slots else None
+    return MemoryCheckpoint(slots, held, common, events, log) if slots else None
+
+
 class MemoryCheckpoint:
-    """Memory checkpoint of one rank. Owns its slots, and makes and loads copies. Used by the training thread.
-
-    Without a supervisor that holds memory for the group, nothing is ever copied.
-
-    Args:
-        connection: connection to the other ranks of the group, with which it agrees on the copy to begin with.
-    """
+    """Memory checkpoint of one rank. Owns its slots, and makes and loads copies. Used by the training thread."""
 
     def __init__(
-        self, options: Options, connection: GroupConnection, events: EventLog, log: logging.LoggerAdapter[Any]
+        self,
+        slots: list[MemorySlot],
+        holds: list[State | None],
+        common: State | None,
+        events: EventLog,
+        log: logging.LoggerAdapter[Any],
     ) -> None:
         self._events = events
         self._log = log
-        self._slots = open_slots(options)  # two slots, or none
-        self._holds = [slot.state for slot in self._slots]  # state of the complete copy in each slot
-        held = [s for s in self._holds if s is not None]
-        self._copies = HeldCopies(connection.newest_copy(held) if options.memory_slots else None)
+        self._slots = slots  # two of them
+        self._holds = holds  # state of the complete copy in each slot
+        self._copies = HeldCopies(common)
         self._schedule = CopySchedule()  # used on rank 0 only
         self._worker: threading.Thread | None = None  # seals a copy or grows slots, beside the training
-        self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied; or empty
-        self.apart = False
-        """Whether this group trains apart. Only its exchanges then know when others could go on from its state."""
+        self._off = ""  # why nothing is copied; or empty
         self._announced = False  # rank 0 knows of this rank's last copy, and may have made it the group's
         self._returned: Callable[[], bool] | None = None  # whether the lent slot is free; None: none lent
 
@@ -78,10 +84,10 @@ class MemoryCheckpoint:
         self._announced = vote.holds
         return vote
 
-    def decide(self, votes: Collection[CopyVote], step: int | None, step_seconds: float) -> CopyDecision:
-        """Decide for the group, on rank 0. `step` is the one that the commit leads to; None if nothing is committed."""
-        due = step is not None and self._schedule.due(step, step_seconds)
-        return self._copies.decide(votes, due=due, commit=step is not None)
+    def decide(self, votes: Collection[CopyVote], state: State | None, step_seconds: float) -> CopyDecision:
+        """Decide for the group, on rank 0. `state`: as in `receive`."""
+        due = state is not None and self._schedule.due(state.step, step_seconds)
+        return self._copies.decide(votes, due=due, commit=state is not None)
 
     def receive(self, decision: CopyDecision, state: State | None) -> None:
         """Apply rank 0's decision. `state` is the state that the commit leads to; None if nothing is committed."""
@@ -101,17 +107,7 @@ class MemoryCheckpoint:
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
-        began = time.thread_time()  # a busy machine makes a copy later, not dearer
-        index = self._copies.slot(self._holds)
-        try:
-            values: dict[str, Any] = full_state()
-            if not self._write(index, state, values):
-                self._begin(self._grow, self._missing(values))
-                return
-        except (TorchftXError, RuntimeError, OSError) as e:
-            self._stop(str(e))
-            return
-        self._begin(self._seal, index, state, time.thread_time() - began)
+        self._copy(state, full_state, self._begin)
 
     def copy_last(self, state: State, full_state: Callable[[], Any]) -> None:
         """Copy the complete `state` for the group's next attempt, as this rank leaves before the end of the training.
@@ -123,17 +119,29 @@ class MemoryCheckpoint:
         busy = self._worker is not None and self._worker.is_alive()
         if self._off or busy or state in self._holds or not self._none_is_lent():
             return
+
+        def now(work: Callable[..., None], *args: Any) -> None:
+            work(*args)
+
+        if not self._copy(state, full_state, now) and not self._off:
+            self._copy(state, full_state, now)
+
+    def _copy(self, state: State, full_state: Callable[[], Any], run: Callable[..., None]) -> bool:
+        """Copy `state`, and let `run` seal the copy. If the slots are too small, return False and let `run` grow them."""
+        began = time.thread_time()  # a busy machine makes a copy later, not dearer
         index = self._copies.slot(self._holds)
         try:
             values: dict[str, Any] = full_state()
-            if not self._write(index, state, values):
-                self._grow(self._missing(values))
-                if self._off or not self._write(index, state, values):
-                    return
+            written = self._write(index, state, values)
+            missing = [] if written else [(slot, slot.room_for(values)) for slot in self._slots]
         except (TorchftXError, RuntimeError, OSError) as e:
             self._stop(str(e))
-            return
-        self._seal(index, state, 0.0)
+            return False
+        if written:
+            run(self._seal, index, state, time.thread_time() - began)
+        else:
+            run(self._grow, missing)
+        return written
 
     def _write(self, index: int, state: State, values: dict[str, Any]) -> bool:
         """Write a copy, without its seal. Return False if its slot must grow first, and was not touched."""
@@ -146,10 +154,6 @@ class MemoryCheckpoint:
         if not written:
             self._holds[index] = slot.state
         return written
-
-    def _missing(self, values: dict[str, Any]) -> list[tuple[MemorySlot, int]]:
-        """Return the bytes that each slot lacks for these values."""
-        return [(slot, slot.room_for(values)) for slot in self._slots]
 
     def to_load(self, state: State) -> State | None:
         """Return the state of the copy to load, if there is one (`HeldCopies.to_load`)."""

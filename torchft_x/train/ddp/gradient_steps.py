@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GradientSteps: TypeAlias = "StepLoop | ThroughManager"
 _REDUCES = ("allreduce", "report_error")
 
-UNDEALT: Any = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None, next_slot=None)
+UNDEALT: Any = SimpleNamespace(reproducible=False, dealt=None, slot=None, next_slot=None)
 """Data that the script chooses by itself."""
 
 

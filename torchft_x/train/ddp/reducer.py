@@ -37,8 +37,9 @@ from torchft_x.comm.slot_sum import Scratch, SlotSums
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import Bucket, FlatBuffers, buckets_by_index
 from torchft_x.train.ddp.gradient_steps import GradientSteps
-from torchft_x.train.ddp.shards import is_dtensor, local_grad
+from torchft_x.train.ddp.shards import local_grad
 from torchft_x.train.step.reductions import ManagedWork
+from torchft_x.transfer.format.flatten import is_dtensor
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class Reducer:
                     StepError("create_graph=True is not possible in a reproducible step of several slots.")
                 )
         later = self._at_once or (data.reproducible and not self._only_slot)
-        if not self.synchronise or data.accumulates or (self._armed and later):
+        if not self.synchronise or data.next_slot is not None or (self._armed and later):
             if data.reproducible and self.synchronise and not self._armed and not self._in_slot:
                 self._in_slot = True
                 _queue_last(self._slot_end)
@@ -166,9 +167,7 @@ class Reducer:
             with torch.no_grad():
                 self._ready(index, param)
             return
-        grad = param.grad
-        if type(grad) is not torch.Tensor:
-            grad = local_grad(param)
+        grad = _grad_of(param)
         with self._lock:
             if not self._armed:
                 self._arm()
@@ -194,7 +193,7 @@ class Reducer:
         self._missing = list(map(len, self._inside))
         self._next, self._works = 0, []
         data, summed = self._steps.data, self._sums.step is self._steps.data.dealt and self._sums.grads
-        self._only_slot = data.reproducible and data.slot is not None and not (data.accumulates or summed)
+        self._only_slot = data.reproducible and data.slot is not None and data.next_slot is None and not summed
         self._armed = True
 
     def _take(self, index: int, grad: torch.Tensor | None) -> None:
@@ -291,7 +290,7 @@ class Reducer:
                 for i, p in enumerate(self._params):
                     if local[i] is None and missing[bucket_of[i][0]] and not self._is_empty(i):
                         # Unused in this backward, but gradients that no_sync accumulated before still count.
-                        self._take(i, local_grad(p))
+                        self._take(i, _grad_of(p))
                 if reproducible:
                     self._add_slot()
                 if reproducible and not self._only_slot:
@@ -322,11 +321,11 @@ class Reducer:
             self._start_sums()
             for i, p in enumerate(self._params):
                 if not self._is_empty(i):
-                    self._take(i, local_grad(p))
+                    self._take(i, _grad_of(p))
                 p.grad = None
             self._add_slot()
             next_slot = self._steps.data.next_slot
-            alone = self._sharded or self._steps.data.compares(next_slot)
+            alone = self._sharded or self._steps.data.is_compared(next_slot)
             if next_slot is not None and not alone and (left := self._sums.left(next_slot)):
                 self._left = left
                 for p, grad in zip(self._params, left, strict=True):
@@ -344,8 +343,8 @@ class Reducer:
     def _add_slot(self) -> None:
         """Add the taken gradient to the sums of the step's slots, unless it was computed only to compare it."""
         data = self._steps.data
-        if data.compares(data.slot):
-            data.compare(self._local)
+        if data.is_compared(data.slot):
+            data.compute_digest(self._local)
         if data.slot is not None and data.counts:
             self._sums.add(data.slot, self._local)
         self._left = ()
@@ -383,6 +382,12 @@ class Reducer:
             return
         for p, grad, flag in zip(self._params, flats.grads, flats.flags.real.tolist(), strict=True):
             p.grad = grad if flag > 0 else None
+
+
+def _grad_of(p: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of this rank's part of `p`."""
+    grad = p.grad
+    return grad if grad is None or type(grad) is torch.Tensor else local_grad(p)
 
 
 def _nothing() -> None:

@@ -12,13 +12,14 @@ from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.train.context.context import RankContext
+from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
 from torchft_x.train.heal.state_exchange import read_state
 
 _MOST_WORDS = 400  # characters of a reason in a message
 
 
-def before_asking(context: RankContext, *, between_steps: bool) -> None:
-    """Load the group's copy if one is to be loaded; else, `between_steps`, make a copy if one is due.
+def before_asking(context: RankContext, memory: MemoryCheckpoint, *, copies: bool) -> None:
+    """Load the group's copy if one is to be loaded; else make a copy if one is due, and this is a moment for `copies`.
 
     Raises `TransferError` if the copy can't be loaded.
     """
@@ -26,25 +27,25 @@ def before_asking(context: RankContext, *, between_steps: bool) -> None:
         state, idle = context.step.state, context.step.phase is StepPhase.IDLE
     if not idle:
         return  # the last step was given up in the middle
-    copy = context.memory.to_load(state)
+    copy = memory.to_load(state)
     if copy is not None:
-        _load(context, copy)
-    elif between_steps and not context.memory.apart:
-        copy_now(context)
+        _load(context, memory, copy)
+    elif copies:
+        copy_now(context, memory)
 
 
-def copy_now(context: RankContext) -> None:
+def copy_now(context: RankContext, memory: MemoryCheckpoint) -> None:
     """Copy this rank's state, which the last commit led to, if a copy is due. Call it between two steps."""
     state = _whole_state(context)
     if state is not None:
-        context.memory.maybe_copy(state, context.full_state)
+        memory.maybe_copy(state, context.full_state)
 
 
-def copy_last(context: RankContext) -> None:
+def copy_last(context: RankContext, memory: MemoryCheckpoint) -> None:
     """Copy the final state for the group's next attempt, because this rank leaves before the end of the training."""
     state = _whole_state(context)
-    if not context.memory.apart and state is not None and state.step > 0:
-        context.memory.copy_last(state, context.full_state)
+    if state is not None and state.step > 0:
+        memory.copy_last(state, context.full_state)
 
 
 def _whole_state(context: RankContext) -> State | None:
@@ -54,10 +55,10 @@ def _whole_state(context: RankContext) -> State | None:
     return state if idle and not torn and context.state_dicts.readable else None
 
 
-def _load(context: RankContext, copy: State) -> None:
+def _load(context: RankContext, memory: MemoryCheckpoint, copy: State) -> None:
     c, began = context, time.monotonic()
     try:
-        came = c.memory.read(copy, c.full_state())
+        came = memory.read(copy, c.full_state())
         if not isinstance(came, dict) or not {"user", "torchft"} <= set(came):
             raise TransferError("it is not a Manager's state.")
         state, batches, data = read_state(came["torchft"])
@@ -65,7 +66,7 @@ def _load(context: RankContext, copy: State) -> None:
             raise TransferError(f"it is of {state}.")
         c.state_dicts.load(came["user"])
     except Exception as e:
-        c.memory.drop()
+        memory.drop()
         why = " ".join(str(e).split())[:_MOST_WORDS]
         raise TransferError(
             f"the copy of {copy} that this rank's supervisor holds in memory can't be loaded ({why}); it is dropped, and this "

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import time
 
-import torch
-
-from torchft_x.comm.work import DoneWork
 from torchft_x.train.context.context import RankContext
 
 
@@ -63,11 +60,6 @@ class Rehearsal:
         duration = time.monotonic() - began
         c.log.info("the first step took %.1f s; now this group asks to join", duration)
         c.events.emit("rehearsal", step=c.step.state.step, duration=duration)
-
-    @staticmethod
-    def reduce(tensor: torch.Tensor) -> DoneWork:
-        """Return a completed reduction that leaves `tensor` as it is."""
-        return DoneWork(tensor)
 
     def report(self, error: Exception) -> None:
         """Log an error of the rehearsal, which is dropped in any case."""

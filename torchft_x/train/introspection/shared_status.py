@@ -89,22 +89,26 @@ class SharedStatus:
         """
         if story:
             self._publish_story()
-        board, step = self._board, self._step
-        if board is not None:
-            board.write(
-                step.state.step, _NUMBERS[step.phase], self._since, self._longest, self._pause_ends, self._commits,
-                step.quorum_id, step.size, self._leaving, self._waits,
-            )  # fmt: skip
+        if self._board is not None:
+            self._board.write(*self._moment())
+
+    def _moment(self) -> tuple[int, int, float, float, float, int, int, int, bool, bool]:
+        step = self._step
+        return (
+            step.state.step, _NUMBERS[step.phase], self._since, self._longest, self._pause_ends, self._commits,
+            step.quorum_id, step.size, self._leaving, self._waits,
+        )  # fmt: skip
 
     def waits(self, waits: bool) -> None:
         """Record that a wait for other groups begins (True) or has ended (False)."""
         self._waits = waits
         self.publish()
 
-    def asked(self) -> None:
-        """Count the time since the last step (an evaluation) as a usual length, because the next step begins."""
+    def begin_step(self, *, story: bool) -> None:
+        """Count the time since the last step (an evaluation) as a usual length, as the next one begins, and publish."""
         if self._commits:
             self._longest = max(self._longest, time.monotonic() - self._since)
+        self.publish(story=story)
 
     def trained(self) -> None:
         """Record that an inner step of a group that trains apart has ended, or that the first is about to begin."""
@@ -159,11 +163,7 @@ class SharedStatus:
 
     def read(self) -> dict[str, Any]:
         """Return the status as the supervisor reports it."""
-        step = self._step
-        moment = Moment(
-            step.state.step, _NUMBERS[step.phase], self._since, self._longest, self._pause_ends, self._commits,
-            step.quorum_id, step.size, self._leaving, self._waits,
-        )  # fmt: skip
+        moment = Moment(*self._moment())
         return worker_status.status_of(moment, self._story(), time.monotonic(), time.time())
 
     def _story(self) -> dict[str, Any]:

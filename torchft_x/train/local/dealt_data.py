@@ -38,7 +38,7 @@ class DealtData:
         self._used = False  # whether the script has made a sampler
         self._deals = "steps" in vars(manager)  # a stand-in for a Manager does not deal
         if self._deals:
-            manager.steps.data.deal_apart = self._deal
+            manager.steps.data.deal_inner_step = self._deal
 
     def start(self) -> None:
         """Use the sampler that the script has made, if any. Raises `ConfigError` if it does not suit."""
@@ -75,7 +75,7 @@ class DealtData:
         role = self._manager.steps.role if self._used else None
         if role is not None:
             self._next = role.plan.replica_rank
-            self._manager.steps.data.commit_apart(lane_slots([int(n) for n in row], self._period))
+            self._manager.steps.data.cover(lane_slots([int(n) for n in row], self._period))
 
     def committed(self) -> None:
         """Begin a new round, because an exchange was committed. The quorum in hand may be a later one (an adoption)."""

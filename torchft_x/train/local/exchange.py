@@ -23,7 +23,6 @@ from torchft_x.train.local.dealt_data import DealtData
 from torchft_x.train.local.flat_buffers import Filling, FlatBuffers, Part
 
 if TYPE_CHECKING:
-    from torchft_x.train.local.error_feedback import ErrorFeedback
     from torchft_x.train.manager import Manager
 
 _WHOLE = 1 << 62  # bytes: one bucket for everything
@@ -41,14 +40,13 @@ class Exchange:
             of its own, and between several reductions the network would idle.
         quantize: format in which values are sent, or False.
         changes: whether the values change during the reduction (inner steps in the background), so that a copy is kept.
-        feedback: error feedback of the part, if it has any. The caller commits or drops it.
     """
 
     numbered = False  # the census weighs each group's values independently of its number
 
     def __init__(
         self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
-        cap: int | None, quantize: bool | str, changes: bool, feedback: ErrorFeedback | None = None,
+        cap: int | None, quantize: bool | str, changes: bool,
     ) -> None:  # fmt: skip
         self._manager = manager
         self._part = part
@@ -56,7 +54,7 @@ class Exchange:
         self._count = count
         self._quantize = quantize
         self._in_chunks = format_of(quantize) is not None  # the reduction reads its values piece by piece
-        self._feedback = feedback
+        self._feedback = part.feedback  # the caller commits or drops it
         self._works: list[Any] = []  # handles of the newest attempt
         self._driver: threading.Thread | None = None  # waits for `_works` while the training thread makes inner steps
         self._flats = FlatBuffers(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)

@@ -20,7 +20,15 @@ _ALIGNED = 1024  # in elements: a bucket begins at a multiple of this in its fla
 
 
 class Part(Protocol):
-    """Interface to the values of one exchange."""
+    """Interface to the values of a fragment, and to the use of their average."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the sent values, on which the process group can reduce."""
+
+    @property
+    def feedback(self) -> ErrorFeedback | None:
+        """Error feedback of quantised exchanges; None if there is none."""
 
     def tensors(self) -> Sequence[torch.Tensor]:
         """Return this rank's tensors, whose shapes and dtypes are equal in all groups."""
@@ -31,6 +39,12 @@ class Part(Protocol):
         Each turn of the iterator writes one view, in order. The values are the same until `apply`. Communication with
         other ranks of the group must happen in the first turn.
         """
+
+    def apply(self, averages: Sequence[torch.Tensor]) -> None:
+        """Use the averages of a committed exchange."""
+
+    def after_heal(self) -> None:
+        """Go on from the state of another group, which was just loaded."""
 
 
 class FlatBuffers:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -20,7 +19,6 @@ from torchft_x.errors import ConfigError, TransferError
 from torchft_x.timing import LONGEST_WAIT
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.dealt_data import DealtData
-from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.exchange import Exchange, take_census
 from torchft_x.train.local.flat_buffers import Part
 from torchft_x.train.optim import OptimizerWrapper
@@ -30,24 +28,6 @@ if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 BUCKET_BYTES = 25 << 20
-
-
-class FragmentPart(Part, Protocol):
-    """Interface to the values of a fragment, and to the use of their average."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the sent values, on which the process group can reduce."""
-
-    @property
-    def feedback(self) -> ErrorFeedback | None:
-        """Error feedback of quantised exchanges; None if there is none."""
-
-    def apply(self, averages: Sequence[torch.Tensor]) -> None:
-        """Use the averages of a committed exchange."""
-
-    def after_heal(self) -> None:
-        """Go on from the state of another group, which was just loaded."""
 
 
 class InnerLoop:
@@ -69,7 +49,7 @@ class InnerLoop:
     """
 
     def __init__(
-        self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[FragmentPart], *,
+        self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[Part], *,
         key: str, cap: int | None = BUCKET_BYTES, quantize: bool | str = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
         followers: Island | None = None, trainable: Sequence[TrainableParameters] = (),
@@ -97,7 +77,7 @@ class InnerLoop:
         self._hooks: list[RemovableHandle] = []
         self._begun = False  # whether `begin` has run since `enter`
         self._data = DealtData(manager, settings.period, delay=settings.delay, begin=self.begin)
-        manager.note_inner_step()
+        manager.record_inner_step()
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 
     def enter(self, *, later: bool = False) -> None:
@@ -147,7 +127,7 @@ class InnerLoop:
 
     def _after_step(self, *_: Any) -> None:
         self._manager.allow_state_dict_read()
-        self._manager.note_inner_step()
+        self._manager.record_inner_step()
         self._go(self.schedule.stepped())
 
     # --- acts -------------------------------------------------------------------------------------------------------
@@ -156,7 +136,7 @@ class InnerLoop:
         try:
             if act is not Act.TRAIN:
                 self._act(act)
-                self._manager.note_exchange()
+                self._manager.copy_after_exchange()
         except BaseException:
             if self._followers is not None:
                 self._followers.fail()
@@ -218,7 +198,6 @@ class InnerLoop:
             cap=self._cap,
             quantize=self._quantize,
             changes=self.schedule.settings.delay > 0 and self.schedule.has_work,
-            feedback=part.feedback,
         )
 
     def _count(self, *, waiting: bool) -> Census | None:

@@ -23,8 +23,9 @@ from torchft_x import env
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.observe.events import EventLog
 from torchft_x.train.ddp.hsdp import reshard
-from torchft_x.train.ddp.shards import is_dtensor, local
+from torchft_x.train.ddp.shards import local
 from torchft_x.train.local.fragments import Fragment
+from torchft_x.transfer.format.flatten import is_dtensor
 
 
 class _Command(IntEnum):

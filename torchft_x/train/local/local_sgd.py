@@ -90,7 +90,7 @@ class LocalSGD(InnerLoopContext):
 
 
 class _Weights:
-    """This rank's shards of the model's parameters, as the `FragmentPart` that LocalSGD averages."""
+    """This rank's shards of the model's parameters, as the `Part` that LocalSGD averages."""
 
     feedback = None  # LocalSGD doesn't quantise
 

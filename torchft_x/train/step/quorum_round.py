@@ -7,7 +7,6 @@ members that heal from us; then our own heal. `ready` is set after the process g
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import threading
 import time
@@ -19,7 +18,7 @@ from torchft_x.core.commit.values import LocalVote, Outcome, Terms
 from torchft_x.core.data.deal import Deal, deals_of
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages.group import Ask, QuorumReply
-from torchft_x.core.types import Computed, JoinReason, Part, Quorum, Ranges, State, group_of
+from torchft_x.core.types import Computed, JoinReason, Part, Ranges, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
@@ -78,7 +77,7 @@ class QuorumRound:
         self._terms = terms
         self._options = options
         self._in_place = in_place  # state may be loaded at once, because the training thread waits
-        self._healing = StateExchange(context, in_place=in_place)
+        self._healing: StateExchange | None = None  # set by `exchange_state`
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # standing in the quorum before this one
         self._keeps = keeps  # this rank can reduce the step's gradients again
@@ -117,18 +116,19 @@ class QuorumRound:
             late = DeadlineError(f"the state has not come within {2 * c.options.timeout:g} s.")
             c.failures.heal_failed(late, torn=self._in_place)
             return
-        self._healing.load_fetched()
+        if self._healing is not None:
+            self._healing.load_fetched()
 
     def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int, took: float) -> None:
-        """Log how the step ended, at INFO if it failed or members changed, else at DEBUG.
+        """Emit an event of the step's end, and log it if it failed or members changed.
 
         `sent` and `took`: bytes and seconds of its reductions.
         """
         c = self._context
         own_part = c.waits.next_step(now := time.monotonic())
-        level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
-        why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
-        c.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
+        if self._changed or not outcome.committed:
+            why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
+            c.log.info("should_commit=%s %s%s", outcome.committed, vote, why)
         c.events.emit(
             "commit" if outcome.committed else "drop",
             step=outcome.step,
@@ -186,10 +186,8 @@ class QuorumRound:
         c, plan = self._context, held.plan
         assert reply.base is not None, "it goes on from somewhere"
         with c.failures.lock:
-            self.ended = c.step.begin(
-                plan.quorum_id, reply.base, held.part.rank, held.part.size, reply.commit, held.deal
-            )
-        c.status.publish()
+            size = len(held.part.contributors)
+            self.ended = c.step.begin(plan.quorum_id, reply.base, held.part.rank, size, reply.commit, held.deal)
         self.role, self.again = held, reply.again
         self.computed = _computed(reply.base, held.part, held.deal)
         self.votes_late = self.votes_late or held.votes_late
@@ -244,6 +242,7 @@ class QuorumRound:
         """Offer the state that others need, and copy the state this rank needs. Only the first call has an effect."""
         plan, self._plan = self._plan, None
         if plan is not None and self._options.allow_heal:
+            self._healing = StateExchange(self._context, in_place=self._in_place)
             self._healing.offer(plan)
             self._healing.heal(plan)
             if plan.heal and self._in_place:
@@ -297,7 +296,7 @@ class QuorumRound:
             torn=t.torn,
             shrink_only=self._options.shrink_only,
             commit_failures=t.commit_failures,
-            checkpoint_metadata=c.transport.metadata(),
+            checkpoint_metadata=c.address,
             reason=t.reason,
             suspects=t.suspects,
             unreached=t.unreached,
@@ -344,38 +343,33 @@ class QuorumRound:
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
         self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit, deal)
         c.status.publish()
-        c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
+        c.waits.somebody_heals = not {*plan.carriers, c.connection.replica_id}.issuperset(plan.replica_ids)
         if c.failures.given_up:
-            for member in reply.quorum.carriers:
-                c.failures.given_up.pop(group_of(member.replica_id), None)
+            for replica_id in plan.carriers:
+                c.failures.given_up.pop(group_of(replica_id), None)
         if reply.base is not None:
             self._check_intact(plan)
         self.computed = None if plan.heal else _computed(top, part, deal)
         self._plan = plan
         if self._previous is None or self._previous.quorum.id != reply.quorum.id:
-            self._compare(plan, part.size, reply.quorum)
+            self._compare(plan, part.size)
         return plan
 
-    def _others_heal(self, reply: QuorumReply) -> bool:
-        carriers = {m.replica_id for m in reply.quorum.carriers} | {self._context.connection.replica_id}
-        return any(m.replica_id not in carriers for m in reply.quorum.members)
-
-    def _compare(self, plan: QuorumPlan, size: int, quorum: Quorum) -> None:
+    def _compare(self, plan: QuorumPlan, size: int) -> None:
         """Emit a quorum event if the new quorum differs from the one before by more than its id."""
-        before = None if self._previous is None else self._previous.quorum
-        carriers = {m.replica_id for m in quorum.carriers}
+        before = None if self._previous is None else self._previous.plan
         self._changed = (
             before is None
             or before.config_id != plan.config_id
             or plan.heal
             or bool(plan.dst_ranks)
-            or carriers != {m.replica_id for m in before.carriers}
+            or set(before.carriers) != set(plan.carriers)
         )
         if self._changed:
             self._context.events.emit(
                 "quorum", quorum=plan.quorum_id, number=plan.number, step=plan.top.step,
                 participants=size, members=plan.replica_ids, heal=plan.heal,
-                healing=[r for r in plan.replica_ids if r not in carriers],
+                healing=[r for r in plan.replica_ids if r not in plan.carriers],
             )  # fmt: skip
 
     def _configure(self, plan: QuorumPlan) -> None:

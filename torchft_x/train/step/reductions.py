@@ -229,7 +229,9 @@ class Reductions:
                     tensor.mul_(1.0 / participants)
             op = ReduceOp.SUM
         opts.reduceOp = op
-        self._count(ring_bytes(tensor.nbytes, self._pg.size()))
+        plan = self._context.failures.plan
+        assert plan is not None, "its quorum has come"
+        self._count(ring_bytes(tensor.nbytes, plan.replica_world_size))
         return self._pg.allreduce([tensor], opts)
 
     def _issue_quantized(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torchft_x.core.commit.slot_check import SlotCheck
 from torchft_x.core.data.deal import Deal, lane_slot
 from torchft_x.core.data.options import DataOptions
 from torchft_x.core.data.ranges import members
@@ -86,7 +87,8 @@ class StepData:
         self.slot: int | None = None  # slot of this backward; None: its gradient does not count
         self.next_slot: int | None = None  # slot of the next backward of the step; None: this is the last one
         self.reproducible = False  # slots are summed in a fixed order
-        self.deal_apart: Callable[[], DealtInnerStep] | None = None  # in place of `deal`, if groups train apart
+        self.deal_inner_step: Callable[[], DealtInnerStep] | None = None  # in place of `deal`, if groups train apart
+        self.check: SlotCheck | None = None  # compares a slot's gradient now and then; None: none is ever compared
         self._sums: list[torch.Tensor] = []  # digests of the gradients of the slot that is compared; empty: none
         self._context = context
         self._steps = steps
@@ -103,6 +105,7 @@ class StepData:
             if self._steps.round is not None or step.data_options is not None:
                 raise ConfigError("a Manager takes one ElasticLoader, Sampler or Streams, made before the first step.")
             step.deal_data(position, options)
+        self.check = SlotCheck() if options.check_every else None
 
     def start(self) -> None:
         """Begin a step, whose slots nobody has asked for yet."""
@@ -115,8 +118,8 @@ class StepData:
         """
         if self._steps.rehearsal.is_on:
             return None
-        if self.deal_apart is not None:
-            self.dealt = self.deal_apart()
+        if self.deal_inner_step is not None:
+            self.dealt = self.deal_inner_step()
             return self.dealt
         if self.dealt is not None:
             raise StepError("step() was called twice in a step; call it once after each zero_grad().")
@@ -125,7 +128,8 @@ class StepData:
         with self._context.failures.lock:
             if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
                 raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
-            compared = self._steps.check.slot(step.top, step.data_options, step.deal, step.rank)
+            check = self.check
+            compared = None if check is None else check.slot(step.top, step.data_options, step.deal, step.rank)
             dealt = self.dealt = DealtStep(step.data, step.data_options, step.deal, role.deal, step.rank, compared)
             self.reproducible = step.data_options.reproducible
         self._warn_if_idle(dealt, role.quorum.id)
@@ -146,23 +150,18 @@ class StepData:
         with self._context.failures.lock:
             self._context.step.deal = None
 
-    @property
-    def accumulates(self) -> bool:
-        """Whether gradients of this backward only accumulate: more of the step's slots follow."""
-        return self.next_slot is not None
-
     def begin(self, dealt: DealtStep | DealtInnerStep, slot: int, next_slot: int | None) -> None:
         """Begin the backward of a slot of the step that was `dealt`. Raises `StepError` if that step is over."""
         if self.dealt is not dealt:
             raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")
         self.slot, self.next_slot = slot, next_slot
 
-    def compares(self, slot: int | None) -> bool:
+    def is_compared(self, slot: int | None) -> bool:
         """Return whether the gradient of this slot is compared with that of other groups (reproducible steps)."""
         return slot is not None and self.dealt is not None and slot == self.dealt.compared
 
-    def compare(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Compute the digest of the present slot's gradient."""
+    def compute_digest(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Compute the digest of the present slot's gradient, which is compared."""
         # A gradient is missing here and all zeros there, and is -0.0 here and 0.0 there, if the script keeps zeros in `.grad`.
         self._sums = [torch.zeros((), dtype=torch.int64) if g is None else sum_words(g + 0.0) for g in grads]
 
@@ -176,9 +175,9 @@ class StepData:
         return self.dealt is not None and self.slot != self.dealt.extra
 
     @property
-    def deals(self) -> bool:
-        """Whether the quorum of each step deals its data."""
-        return self._context.step.data_options is not None and self.deal_apart is None
+    def trains_apart(self) -> bool:
+        """Whether this group trains apart. Only its exchanges then know when others could go on from its state."""
+        return self.deal_inner_step is not None
 
     def mistake(self, *, reduced: bool, again: bool = False) -> Exception | None:
         """Return why the step can't be committed: the script has not computed each of its slots in one backward.
@@ -188,7 +187,7 @@ class StepData:
             again: whether a second pass over the same parameters has ended. It scales by the slots what the first one has
                 averaged.
         """
-        if not self.deals or self._context.step.deal is None:
+        if self.trains_apart or self._context.step.deal is None:
             return None
         if self.dealt is None and reduced:
             return ConfigError(
@@ -198,7 +197,7 @@ class StepData:
             return ConfigError(
                 "two backward passes of one micro batch reach the same parameters: add the losses, call backward() once."
             )
-        if self.dealt is None or self.accumulates or not reduced:
+        if self.dealt is None or self.next_slot is not None or not reduced:
             return StepError("the step is ended before the loop over step() has ended, or without the last backward().")
         return None
 
@@ -214,7 +213,7 @@ class StepData:
             self._nodes = deal, [nodes_of(deal.share(number.get(member))) for member in role.plan.replica_ids]
         return self._nodes[1], options.slots
 
-    def commit_apart(self, slots: Ranges) -> None:
+    def cover(self, slots: Ranges) -> None:
         """Let the commit of the current quorum cover these slots, which its members have trained apart."""
         role = self._steps.role
         assert role is not None, "its quorum has come"

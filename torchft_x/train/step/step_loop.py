@@ -41,11 +41,12 @@ import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum import Scratch
-from torchft_x.core.commit.slot_check import SlotCheck, compares_whole_state
+from torchft_x.comm.work import DoneWork
+from torchft_x.core.commit.slot_check import compares_whole_state
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
-from torchft_x.core.types import Quorum, Ranges
+from torchft_x.core.types import Ranges
 from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.rpc.transport.loop import Notifier
 from torchft_x.train.context.context import RankContext
@@ -74,10 +75,10 @@ class StepLoop:
         self.role: QuorumRole | None = None  # standing in the newest quorum that came
         self.reductions = Reductions(context, pg, keeps=redo)
         self.rehearsal = Rehearsal(context, wanted=rehearse)
+        self.data = StepData(context, self)  # samples of the current step, if they are dealt
         self._context = context
-        self.check = SlotCheck()  # used by the training thread
-        self._vote = StepVote(context, self.check)
-        self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the last
+        self._vote = StepVote(context, self.data)
+        self._options: QuorumOptions  # those of the newest step
         self.waits = waits  # every round is awaited; may be changed before the first
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
         self._background = Notifier(f"quorum-{context.options.replica_id}")  # runs rounds beside the training
@@ -85,12 +86,6 @@ class StepLoop:
         self._ended: bool | None = None  # whether the step committed, if it ended inside backward with another quorum
         self._failed: Exception | None = None  # error that backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
-        self.data = StepData(context, self)  # samples of the current step, if they are dealt
-
-    @property
-    def quorum(self) -> Quorum | None:
-        """Newest quorum that came; None before the first."""
-        return None if self.role is None else self.role.quorum
 
     # --- 1 and 2: ask, prepare ------------------------------------------------------------------------------------------
 
@@ -100,7 +95,7 @@ class StepLoop:
         if not self.rehearsal.is_over and self.rehearsal.start(ordinary=options.allow_heal and not options.shrink_only):
             return
         self._options = options
-        c.failures.raise_if_ended()
+        self._raise_if_ended()
         passed, self._passed = self._passed, None
         if passed is not None:
             self._throw_away(passed, "the next step was started without should_commit()")
@@ -108,28 +103,31 @@ class StepLoop:
             self.round.wait_idle()
         self.reductions.clear()
         self._ended = self._failed = None
-        self.data.start()
+        whole, check, dealing = None, self.data.check, c.step.data_options
+        if dealing is not None:
+            self.data.start()
+            whole = compares_whole_state(check, c.step.state, dealing) if check is not None else None
         in_hand, self._in_hand = self._in_hand, False
-        c.committed.start_step(c.step.state, compares_whole_state(self.check, c.step.state, c.step.data_options))
+        c.committed.start_step(c.step.state, whole)
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return
-        before_asking(c, between_steps=True)
+        if c.memory is not None:
+            before_asking(c, c.memory, copies=not self.data.trains_apart)
         with c.failures.lock:
             given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is StepPhase.RUNNING else None
             terms = c.step.ask()
         if given_up is not None:
             self._vote.abandon(*given_up)
-        c.status.asked()
         # A newcomer's forward on stale weights would be thrown away, and the heal could not write into the live tensors. At
         # step 0 all groups take one group's weights first, so that all of their gradients count.
         waits = self.waits or self.role is None or terms.state.step == 0 or c.committed.script_moves_them
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
-        if round.continues():  # answered at once, so no status "asking" was ever visible
+        at_once = round.continues()
+        c.status.begin_step(story=not at_once)
+        if at_once:
             self.wait_quorum()
-            return
-        c.status.publish(story=True)
-        if waits:
+        elif waits:
             round.run_inline()
             self.wait_quorum()
         else:
@@ -162,13 +160,17 @@ class StepLoop:
     def close(self) -> None:
         self._background.close()
 
+    def _raise_if_ended(self) -> None:
+        if self._context.failures.ended is not None:
+            self._context.failures.raise_if_ended()
+
     # --- 3: reduce -----------------------------------------------------------------------------------------------------
 
     def reduce(self, tensor: torch.Tensor, op: Any, fmt: Format | None = None, **quantized: Any) -> dist.Work:
         """Start a reduction (`Manager.allreduce`). `quantized` holds further arguments of `Reductions.reduce`."""
-        self._context.failures.raise_if_ended()
+        self._raise_if_ended()
         if self.rehearsal.is_on:
-            return self.rehearsal.reduce(tensor)
+            return DoneWork(tensor)
         self.wait_quorum()
         return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), **quantized)
 
@@ -177,9 +179,9 @@ class StepLoop:
 
         `values`: this rank's sums over the nodes of `core.data.reduction_tree` that its slots consist of.
         """
-        self._context.failures.raise_if_ended()
+        self._raise_if_ended()
         if self.rehearsal.is_on:
-            return self.rehearsal.reduce(out)
+            return DoneWork(out)
         self.wait_quorum()
         nodes, slots = self.data.nodes()
         return self.reductions.sum_slots(out, values, nodes, slots, scratch, possible=self._may_reduce())
@@ -246,7 +248,8 @@ class StepLoop:
         """
         if self.rehearsal.is_on:
             return False
-        self._reject_mistake(again=self.reductions.has(kept))
+        if self._context.step.data_options is not None:
+            self._reject_mistake(again=self.reductions.has(kept))
         wanted = self.reductions.keep(kept, works)
         with self._context.failures.lock:
             running = self._context.step.phase is StepPhase.RUNNING
@@ -264,14 +267,14 @@ class StepLoop:
 
     def commit(self, limit: float) -> bool:
         """End the step (`Manager.should_commit`); `limit` is in seconds."""
-        self._context.failures.raise_if_ended()
+        self._raise_if_ended()
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
-        if self.data.deals:
+        if self._context.step.data_options is not None:
             self.wait_quorum()  # it deals the step's data
             self._reject_mistake()
-            self._context.failures.raise_if_ended()
+            self._raise_if_ended()
         self._find_moved()
         committed = self._end(limit)
         if committed and self._context.awaits_commits:
@@ -325,9 +328,7 @@ class StepLoop:
                 round.wait_done()
             with self._context.failures.lock:
                 vote = self._context.step.vote()
-            self._context.status.publish()
-            results = [w.digest for w in self.reductions.works]
-            reply = self._vote.decide(vote, results, self.data.digest(), limit, meanwhile)
+            reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
             if early and reply.commit:
                 self._passed = DecidedStep(round, vote, reply, len(self.reductions.works))
                 return None
@@ -429,8 +430,8 @@ class StepLoop:
         moved = self._find_moved()  # if so, the next step exchanges the state
         keeps = self._may_retry(vote.errored, early=early)
         held = before.computed.slots or () if keeps and before.computed is not None else ()
-        if not moved:
-            before_asking(c, between_steps=False)
+        if not moved and c.memory is not None:
+            before_asking(c, c.memory, copies=False)
         with c.failures.lock:
             terms = c.step.ask()
         c.status.publish()
@@ -454,7 +455,7 @@ class StepLoop:
             self._drop(before, vote, ended.reason if ended is not None else "")
             return False
         round.computed = before.computed
-        c.events.emit("redo", step=vote.step, quorum=self.quorum.id if self.quorum else None)
+        c.events.emit("redo", step=vote.step, quorum=self.role.quorum.id if self.role else None)
         c.log.info("step %s: the same gradients are reduced again", vote.step)
         self.reductions.repeat()
         return None

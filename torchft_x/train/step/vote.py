@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
-from torchft_x.core.commit.slot_check import CheckPhase, SlotCheck, compared_slot
+from torchft_x.core.commit.slot_check import CheckPhase, compared_slot
 from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages.group import CrossVoteEnded, GroupVote, VoteReply
@@ -27,6 +27,7 @@ from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.tensor_digest import fold
 from torchft_x.train.step.quorum_round import QuorumRound
+from torchft_x.train.step.step_data import StepData
 
 Meanwhile = Callable[[], None]
 
@@ -71,34 +72,34 @@ ALIKE = Comparison()
 class StepVote:
     """Votes for one rank, in its group and, on rank 0, between the groups."""
 
-    def __init__(self, context: RankContext, check: SlotCheck) -> None:
+    def __init__(self, context: RankContext, data: StepData) -> None:
         self._context = context
-        self._check = check
+        self._data = data
         self._wrong = 0  # number of comparisons in a row that found this group's state wrong
 
     def decide(
-        self, vote: LocalVote, digests: list[int], slot: int, limit: float, meanwhile: Meanwhile = lambda: None
+        self, vote: LocalVote, digests: list[int], limit: float, meanwhile: Meanwhile = lambda: None
     ) -> VoteReply:
         """Vote, and return the outcome after at most `limit` seconds a round. `prepared` in it means undecided.
 
-        `digests` are those of the results, `slot` that of the compared gradient (0: none). `meanwhile` may be called, once, while votes are on their way. Raises the error that kept the group's answer
-        from coming; this rank then doesn't know the outcome.
+        `digests` are those of the results. `meanwhile` may be called, once, while votes are on their way. Raises the
+        error that kept the group's answer from coming; this rank then doesn't know the outcome.
         """
         c = self._context
         digest = fold(digests) if vote.ok and c.options.commit_vote else 0
         with c.failures.lock:
             size, broken = c.step.size, c.step.error is not None
             torn, behind = c.step.torn, c.step.state != c.step.top
-        copies = c.memory.vote(torn=torn, behind=behind).bits
+        copies = 0 if c.memory is None else c.memory.vote(torn=torn, behind=behind).bits
         state = c.committed.digest() if vote.ok and c.options.commit_vote else 0
-        slot = slot if vote.ok else 0
+        slot = self._data.digest() if vote.ok and self._data.check is not None else 0
         mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state, slot=slot)
         try:
             if c.connection.spoke is not None:
                 reply = self._send_to_rank0(c.connection.spoke, mine, 2 * limit + TIMING.late_vote, meanwhile)
             elif c.connection.hub is None:
                 reply, found = self._vote_for_group({0: mine}, vote, limit, meanwhile)
-                self._say_copies([mine], mine, reply)
+                self._decide_copies([mine], mine, reply)
                 self._compared(found)
             else:
                 reply = self._gather(c.connection.hub, mine, vote, limit, meanwhile)
@@ -123,13 +124,16 @@ class StepVote:
     # --- inside the group ---------------------------------------------------------------------------------------------
 
     def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
+        self._context.status.publish()
         decision = spoke.vote(mine, limit, meanwhile)
-        self._hear_copies(CopyDecision.of(decision.copies), mine, commit=decision.commit)
+        if self._context.memory is not None:
+            self._context.memory.receive(CopyDecision.of(decision.copies), _next_state(mine, commit=decision.commit))
         self._compared(Comparison("", decision.differ, decision.wrong, decision.disputed, decision.faulty))
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
     def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         """Collect the other ranks' votes, decide for the group, and send the decision to them."""
+        self._context.status.publish()
         try:
             votes = {0: mine, **hub.gather(mine.quorum, mine.step, limit)}
             reply, found = self._vote_for_group(votes, vote, limit, meanwhile)
@@ -139,7 +143,7 @@ class StepVote:
                 raise
             self._context.failures.fail(e, mine.quorum)  # a rank is gone: the other groups must not wait for this group
             return VoteReply(False, str(e))
-        copies = self._say_copies(votes.values(), mine, reply)
+        copies = self._decide_copies(votes.values(), mine, reply)
         decision = Decision(
             reply.commit, reply.reason, reply.prepared, copies, found.differ, found.wrong, found.disputed, found.faulty
         )
@@ -149,25 +153,23 @@ class StepVote:
 
     # --- copies in memory ----------------------------------------------------------------------------------------------
 
-    def _say_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
+    def _decide_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
         """Decide for the group about copies of the state in memory. Return the bits that the decision carries."""
-        leads_to = mine.step + 1 if reply.commit else None
-        decision = self._context.memory.decide(
-            [CopyVote.of(v.copies) for v in votes], leads_to, self._context.step_time.seconds
-        )
-        self._hear_copies(decision, mine, commit=reply.commit)
+        c = self._context
+        if c.memory is None:
+            return 0
+        state = _next_state(mine, commit=reply.commit)
+        decision = c.memory.decide([CopyVote.of(v.copies) for v in votes], state, c.step_time.seconds)
+        c.memory.receive(decision, state)
         return decision.bits
-
-    def _hear_copies(self, decision: CopyDecision, mine: RankVote, *, commit: bool) -> None:
-        self._context.memory.receive(decision, State(mine.step + 1, mine.quorum) if commit else None)
 
     # --- comparisons --------------------------------------------------------------------------------------------------
 
     def _compared(self, found: Comparison) -> None:
         """Carry out what the comparison has found, on each rank of a group alike. Raises `FaultyError` in a faulty group."""
-        c = self._context
-        if found.disputed:
-            self._check.advance(c.step.top)
+        c, check = self._context, self._data.check
+        if found.disputed and check is not None:
+            check.advance(c.step.top)
             with c.failures.lock:
                 c.step.forbid_redo()
         if found.faulty:
@@ -176,7 +178,8 @@ class StepVote:
             c.failures.ended = c.failures.ended or FaultyError(_FAULTY.format(step=c.step.top.step, host=host))
             c.failures.raise_if_ended()
         if found.differ:
-            self._check.reset()
+            if check is not None:
+                check.reset()
             self._states_differ(refuted=found.wrong)
 
     def _states_differ(self, *, refuted: bool) -> None:
@@ -198,7 +201,8 @@ class StepVote:
                 c.failures.ended = c.failures.ended or FaultyError(
                     _WRONG_AGAIN.format(tensor=first or "another rank's")
                 )
-        c.memory.drop()  # its copies hold the wrong state too
+        if c.memory is not None:
+            c.memory.drop()  # its copies hold the wrong state too
 
     def _call_roll(self, mine: tuple[int, int], limit: float) -> Comparison:
         """Find the groups whose state, or gradient of the compared slot, is wrong. `mine`: this group's digests of both.
@@ -223,16 +227,22 @@ class StepVote:
         others = f"those of {right} others" if right > 1 else "that of another, and no majority says which is right"
         self._report(f"the parameters or optimizer state of {who} differ from {others}: {who} copies them")
         why = "the members hold different parameters or optimizer states"
-        disputed = self._check.phase(c.step.top) is CheckPhase.ALL
-        return Comparison(why, differ=True, wrong=plan.replica_rank in wrong, disputed=disputed)
+        return Comparison(why, differ=True, wrong=plan.replica_rank in wrong, disputed=self._is_disputed)
+
+    @property
+    def _is_disputed(self) -> bool:
+        """Whether gradients have differed in this step, so that all groups compute the compared slot."""
+        check = self._data.check
+        return check is not None and check.phase(self._context.step.top) is CheckPhase.ALL
 
     def _judge_slots(self, plan: QuorumPlan, digests: dict[str, int]) -> Comparison:
         """Report which groups compute wrong gradients, as far as the members' digests show it."""
-        step, differ = self._context.step, len({digest for digest in digests.values() if digest}) > 1
-        phase, verdict = self._check.phase(step.top), self._check.report(step.top, digests)
+        step, check, differ = self._context.step, self._data.check, len(set(filter(None, digests.values()))) > 1
+        if check is None or step.data_options is None:
+            return ALIKE
+        phase, verdict = check.phase(step.top), check.report(step.top, digests)
         if not differ and phase is not CheckPhase.ALL:
             return ALIKE
-        assert step.data_options is not None, "a slot was compared"
         slot = f"slot {compared_slot(step.top, step.data_options)} of step {step.top.step}"
         who = _listed(plan, [replica_id for replica_id, digest in digests.items() if digest])
         if verdict.wrong:
@@ -286,15 +296,15 @@ class StepVote:
 
         `mine`: digests of this group's state and of its gradient of the compared slot.
         """
-        c, found = self._context, ALIKE
+        c, found, check = self._context, ALIKE, self._data.check
         mine = (0, 0) if reply.row is None else mine
-        calls = self._check.phase(c.step.top) is CheckPhase.ALL
         try:
             limit = min(limit, c.waits.start_wait(time.monotonic(), connected=c.connection.link.connected))
             try:
-                row = cross_group_vote.row(reply.row, mine[0] or mine[1], calls=calls)
+                row = cross_group_vote.row(reply.row, mine[0] or mine[1], calls=self._is_disputed)
                 minimum = c.peers.all_min.minimum(row, limit, meanwhile)
-                mine = (mine[0], self._check.digest(c.step.top, mine[1]))
+                if check is not None:
+                    mine = (mine[0], check.digest(c.step.top, mine[1]))
                 if cross_group_vote.roll_call_follows(minimum):
                     found = self._call_roll(mine, limit)
             finally:
@@ -308,6 +318,11 @@ class StepVote:
         level = logging.ERROR if vote.ok else logging.INFO  # this rank's own no was logged before
         c.log.log(level, "step %s does not pass: %s", vote.step, objection)
         return f"the groups do not agree: {objection}", found
+
+
+def _next_state(mine: RankVote, *, commit: bool) -> State | None:
+    """Return the state that the commit leads to; None if nothing is committed."""
+    return State(mine.step + 1, mine.quorum) if commit else None
 
 
 def _listed(plan: QuorumPlan, replica_ids: Collection[str]) -> str:

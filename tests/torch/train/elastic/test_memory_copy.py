@@ -43,13 +43,14 @@ class OneRank:
 
         def held() -> bool:
             self.step()
-            common = self.trainer.manager.context.memory._copies.common
-            return common is not None and common.step >= after
+            return copies.common is not None and copies.common.step >= after
 
+        memory = self.trainer.manager.context.memory
+        assert memory is not None
+        copies = memory._copies
         wait_for(held, 20, "a copy")
-        common = self.trainer.manager.context.memory._copies.common
-        assert common is not None
-        return common.step
+        assert copies.common is not None
+        return copies.common.step
 
 
 def test_a_position_travels_with_the_copy_however_long_its_text_becomes(memory: CheckpointMemory) -> None:

@@ -16,7 +16,7 @@ def test_an_adopted_exchange_gives_the_lane_of_its_own_quorum() -> None:
     """The quorum in hand is then a later one, in which this group may have another number."""
     step = SimpleNamespace(data=DataState(0, 100, lanes=3), data_options=DataOptions(Policy.SHRINK, 1, 1))
     settled: list[Any] = []
-    of_step = SimpleNamespace(commit_apart=settled.append)
+    of_step = SimpleNamespace(cover=settled.append)
     steps = SimpleNamespace(role=SimpleNamespace(plan=SimpleNamespace(replica_rank=2)), data=of_step)
     context = SimpleNamespace(step=step, failures=SimpleNamespace(lock=contextlib.nullcontext()))
     manager = SimpleNamespace(context=context, steps=steps, _use_async_quorum=False)
@@ -25,5 +25,5 @@ def test_an_adopted_exchange_gives_the_lane_of_its_own_quorum() -> None:
     data.counted([0.0, 0.0, 0.0])
     steps.role = SimpleNamespace(plan=SimpleNamespace(replica_rank=1))
     data.committed()
-    assert of_step.deal_apart().slots == [8]  # the first of lane 2
+    assert of_step.deal_inner_step().slots == [8]  # the first of lane 2
     assert data.row() == [0.0, 0.0, 1.0]

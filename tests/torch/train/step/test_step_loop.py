@@ -205,9 +205,9 @@ def test_what_happens_after_backward_changes_nothing(pair: Pair) -> None:
         begin(t)
         if not told[t.group]:
             told[t.group].append(True)
-            quorum = t.manager.steps.quorum
-            assert quorum is not None
-            t.manager._failures.on_over(quorum.id, (), "somebody died")
+            role = t.manager.steps.role
+            assert role is not None
+            t.manager._failures.on_over(role.quorum.id, (), "somebody died")
         return t.manager.should_commit() and not t.optim.step()
 
     told: dict[int, list[bool]] = {0: [], 1: []}

@@ -56,7 +56,6 @@ class Job:
 
 def test_nothing_is_compared_between_two_checks() -> None:
     assert [s for s in range(20) if is_due(State(s, 1), OPTIONS)] == [1, 5, 9, 13, 17]
-    assert not is_due(DUE, None)
     assert computing([SlotCheck()] * 3, State(DUE.step + 1, 70)) == []
 
 

@@ -69,12 +69,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_steps_and_what_is_done_between_them_are_its_measure(now: list[float]) -> None:
     status = make()
     now[0] = 130.0
-    status.asked()  # the first step may take long to come
+    status.begin_step(story=False)  # the first step may take long to come
     status.receive(event("commit", duration=2.0))
     now[0] = 131.5
     assert (status.read()["longest_step"], status.read()["step_seconds"], status.read()["commits"]) == (2.0, 1.5, 1)
     now[0] = 155.0
-    status.asked()  # after an evaluation
+    status.begin_step(story=False)  # after an evaluation
     assert status.read()["longest_step"] == 25.0
     status.receive(event("drop", reason="why"))
     now[0] = 156.0
@@ -88,7 +88,7 @@ def test_a_pause_is_no_measure(now: list[float]) -> None:
     now[0] = 400.0
     assert status.read()["paused"]
     status.pause(0.0)
-    status.asked()
+    status.begin_step(story=False)
     assert not status.read()["paused"]
     assert status.read()["longest_step"] == 2.0
 
