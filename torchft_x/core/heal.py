@@ -202,17 +202,13 @@ def _sources_of(
     members: tuple[Member, ...], healers: list[int], ready: list[int], group_rank: int, ours: bool
 ) -> dict[int, list[int]]:
     """Return for each healer the members that it may fetch from, as replica ranks."""
-    turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
-    return {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
-
-
-def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:
-    """Return the replica ranks that the `nth` healer may fetch from, only of its own library (I5)."""
-    usable = [i for i in ready if members[i].is_ours == members[healer].is_ours]
-    if not usable:
-        return []
-    first = (nth + group_rank) % len(usable)
-    return usable[first:] + usable[:first]
+    found: dict[int, list[int]] = {}
+    for nth, r in enumerate(healers):
+        usable = [i for i in ready if members[i].is_ours == members[r].is_ours]  # only of its own library (I5)
+        turn = nth + group_rank + (members[r].commit_failures if ours else 0)
+        first = turn % len(usable) if usable else 0
+        found[r] = usable[first:] + usable[:first]
+    return found
 
 
 def _mirrors(members: tuple[Member, ...], healer: int, sources: list[int]) -> list[int]:

@@ -14,8 +14,9 @@ from torch.distributed.fsdp import fully_shard
 from tests.torch.train.ranks import RankSpec
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
 from torchft_x.train.ddp.sharded_state import ShardedState
-from torchft_x.train.ddp.shards import is_dtensor, local
+from torchft_x.train.ddp.shards import local
 from torchft_x.train.optim import OptimizerWrapper
+from torchft_x.transfer.format.flatten import is_dtensor
 
 WIDTH = 6
 Tensors = dict[str, torch.Tensor]

@@ -16,9 +16,9 @@ from tests.torch.train.fakes import FakeManager
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
 from torchft_x.train.ddp.sharded_state import ShardedState
-from torchft_x.train.ddp.shards import is_dtensor, local
+from torchft_x.train.ddp.shards import local
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
-from torchft_x.transfer.format.flatten import flatten
+from torchft_x.transfer.format.flatten import flatten, is_dtensor
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,8 +29,9 @@ from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
 from torchft_x.train.ddp.sharded_state import ShardedState
-from torchft_x.train.ddp.shards import is_dtensor, like, local, offloaded
+from torchft_x.train.ddp.shards import like, local, offloaded
 from torchft_x.train.manager import Manager
+from torchft_x.transfer.format.flatten import is_dtensor
 
 
 @pytest.fixture(scope="module", autouse=True)

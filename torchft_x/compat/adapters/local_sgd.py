@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from torchft_x.compat.adapters.manager import Manager
-from torchft_x.train.ddp.shards import is_dtensor
 from torchft_x.train.local.diloco import DiLoCo as OurDiLoCo
 from torchft_x.train.local.inner_loop import InnerLoop
 from torchft_x.train.local.local_sgd import LocalSGD as OurLocalSGD
+from torchft_x.transfer.format.flatten import is_dtensor
 
 
 class DiLoCo(OurDiLoCo):

@@ -29,7 +29,7 @@ from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.options import DataOptions
 from torchft_x.core.data.ranges import size as size_of
-from torchft_x.core.data.state import Position, check_same
+from torchft_x.core.data.state import Position
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import StepError
 
@@ -318,7 +318,7 @@ class Step:
         """Take over the counters of a loaded complete state: the user's checkpoint, or the group's own copy in memory."""
         self._need(StepPhase.IDLE)
         if data is not None and self.data is not None:
-            check_same(data, self.data)
+            data.check_same(self.data)
         self.state, self.batches_committed, self.torn = state, batches_committed, False
         self.data = data if data is not None else self.data
 
@@ -338,7 +338,7 @@ class Step:
         """
         self._need(StepPhase.IDLE)
         if self.data is not None:
-            check_same(self.data, data)
+            self.data.check_same(data)
         self.data, self.data_options = self.data or data, options
 
     # --- inside -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,10 @@ from torchft_x.errors import ConfigError
 
 _VERSION = 1
 _STREAMS = "streams"  # begins the JSON of a `StreamState`
+_OTHER_KIND = (
+    "the saved position is one in streams and this run deals the samples of a data set, or the other way round; use the kind "
+    "of loader of the saved run."
+)
 Piece = tuple[int, int, int]
 """Positions of an epoch: (epoch, from, to)."""
 
@@ -98,8 +102,10 @@ class DataState:
             at += high - low
         return tuple(found)
 
-    def check_same(self, mine: DataState) -> None:
+    def check_same(self, mine: Position) -> None:
         """Raise `ConfigError` unless this saved position is one in the data set of `mine`, in its order."""
+        if not isinstance(mine, DataState):
+            raise ConfigError(_OTHER_KIND)
         for what, there, here in (
             ("samples", self.length, mine.length),
             ("the digest", self.digest, mine.digest),
@@ -176,8 +182,10 @@ class StreamState:
             counts[slot] += 1
         return StreamState(tuple(counts))
 
-    def check_same(self, mine: StreamState) -> None:
+    def check_same(self, mine: Position) -> None:
         """Raise `ConfigError` unless this saved position is one in as many streams as `mine`."""
+        if not isinstance(mine, StreamState):
+            raise ConfigError(_OTHER_KIND)
         if len(self.counts) != len(mine.counts):
             raise ConfigError(
                 f"the saved position is one in {len(self.counts)} streams, and this run has {len(mine.counts)}; their number "
@@ -204,16 +212,3 @@ Position = DataState | StreamState
 def read_position(text: str) -> Position:
     """Read the result of either's ``to_json``. Raises `ConfigError` if it is none."""
     return StreamState.from_json(text) or DataState.from_json(text)
-
-
-def check_same(saved: Position, mine: Position) -> None:
-    """Raise `ConfigError` unless a saved position is one in this group's data."""
-    if isinstance(saved, DataState):
-        if isinstance(mine, DataState):
-            return saved.check_same(mine)
-    elif isinstance(mine, StreamState):
-        return saved.check_same(mine)
-    raise ConfigError(
-        "the saved position is one in streams and this run deals the samples of a data set, or the other way round; use the kind "
-        "of loader of the saved run."
-    )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from torchft_x.core.types import State
 
@@ -158,7 +157,4 @@ class HeldCopies:
 
 def newest_common(ranks: Sequence[Sequence[State]]) -> State | None:
     """Return the newest state of which every rank of a group holds its part complete; None: there is none."""
-    if not ranks:
-        return None
-    common = reduce(set.intersection, (set(states) for states in ranks))
-    return max(common, default=None)
+    return max(set(ranks[0]).intersection(*ranks), default=None) if ranks else None

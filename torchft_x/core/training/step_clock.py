@@ -90,7 +90,13 @@ class WaitBudget:
     @property
     def lateness(self) -> float:
         """Seconds by which another group may be later than this rank in the present step. Readable from any thread."""
-        return max(TIMING.lateness, LATENESS_FACTOR * self._own) if self._fixed is None else self._fixed
+        return self._lateness(self._own)
+
+    def _lateness(self, own: float) -> float:
+        return max(TIMING.lateness, LATENESS_FACTOR * own) if self._fixed is None else self._fixed
+
+    def _own_until(self, now: float) -> float:
+        return self._own + (now - self._works_since if self._works_since is not None else 0.0)
 
     @property
     def waits_since(self) -> float | None:
@@ -99,13 +105,11 @@ class WaitBudget:
 
     def patience(self, now: float) -> float:
         """Return the seconds that this rank, which asks for a quorum at `now`, waits for members that do not ask."""
-        own = self._own + (now - self._works_since if self._works_since is not None else 0.0)
-        late = max(TIMING.lateness, LATENESS_FACTOR * own) if self._fixed is None else self._fixed
-        return max(TIMING.ask_moment, late - self._waited)
+        return max(TIMING.ask_moment, self._lateness(self._own_until(now)) - self._waited)
 
     def next_step(self, now: float) -> float:
         """Record that a step has ended, committed or dropped. Return the seconds of this rank's own part of it."""
-        own = self._own + (now - self._works_since if self._works_since is not None else 0.0)
+        own = self._own_until(now)
         self._own, self._works_since, self._waited, self._waits_since = 0.0, now, 0.0, None
         return own
 
@@ -115,9 +119,7 @@ class WaitBudget:
         Only `most` counts while `somebody_heals`, and without a session to the lighthouse (not `connected`): no member
         can be left out then, so there is no use in giving a wait up early.
         """
-        if self._works_since is not None:
-            self._own += now - self._works_since
-            self._works_since = None
+        self._own, self._works_since = self._own_until(now), None
         self._waits_since, self._unlimited = now, self.somebody_heals or not connected
         self._tell(True)
         return self.limit

@@ -233,19 +233,17 @@ class Checkpoint:
             self._saving.close()
             self._release(over=self._duty.first)
 
-    def leave(self, timeout: Seconds | None = None) -> None:
+    def leave(self) -> None:
         """Save the last step before the training's end (SIGTERM for a cancelled job or a time limit), and wait for it.
 
-        Saves only if this group is the one that saves. Waits up to `timeout`; if None, as long as any save may take.
-        Call it after ``manager.shutdown(finished=False)``, so that the other groups don't wait meanwhile. A save that
+        Saves only if this group is the one that saves. Call it after ``manager.shutdown(finished=False)``, so that the other groups don't wait meanwhile. A save that
         is late causes only a warning, because the process is soon killed.
         """
-        limit = None if timeout is None else seconds(timeout)
         try:
             if self._duty.first:
                 # The supervisor then waits as long as the signal's sender.
-                self._manager.context.status.pause(limit or self._timeout)
-                self._save_last(limit)
+                self._manager.context.status.pause(self._timeout)
+                self._save_last()
         except TorchftXError as e:
             log.warning("%s", e)
         finally:
@@ -256,17 +254,16 @@ class Checkpoint:
         self._saving.close()
         self._release(over=False)
 
-    def _save_last(self, timeout: float | None = None) -> None:
-        """Save the last step and wait for it, `timeout` seconds in all. Raises `UnsavedError`."""
-        step, limit = self._manager.current_step(), self._timeout if timeout is None else timeout
-        until = time.monotonic() + limit
+    def _save_last(self) -> None:
+        """Save the last step and wait for it. Raises `UnsavedError`."""
+        step, limit = self._manager.current_step(), self._timeout
         if not self._saving.wait(limit):
             raise UnsavedError(
                 f"the last checkpoint was not saved: that of step {self._saving.busy} is not written yet."
             )
         if step != self._saved_step or self._saving.error is not None:
             self._save(step)
-        if not self._saving.wait(limit if timeout is None else max(0.0, until - time.monotonic())):
+        if not self._saving.wait(limit):
             raise UnsavedError(f"the last checkpoint was not saved: it was not written within {limit:g} s.")
         if self._saving.error is not None:
             raise UnsavedError(f"the last checkpoint was not saved: {self._saving.error}")

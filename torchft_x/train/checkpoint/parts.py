@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torchft_x.core.fingerprint import without_compiled
 from torchft_x.core.types import listed
 from torchft_x.errors import ConfigError
-from torchft_x.train.ddp.shards import is_dtensor, like, local
-from torchft_x.transfer.format.flatten import new_dtensors
+from torchft_x.train.ddp.shards import like, local
+from torchft_x.transfer.format.flatten import is_dtensor, new_dtensors
 
 _ANOTHER = "it was saved by another model"
 

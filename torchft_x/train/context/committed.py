@@ -132,7 +132,10 @@ def _tensors(optimizer: Optimizer) -> Iterator[Held]:
     states = getattr(optimizer, "state", None)
     for p in _parameters(optimizer):
         state = states.get(p) if isinstance(states, Mapping) else None
-        for key, value in (("", p), *(sorted(state.items(), key=_by_name) if isinstance(state, Mapping) else ())):
+        for key, value in (
+            ("", p),
+            *(sorted(state.items(), key=lambda item: str(item[0])) if isinstance(state, Mapping) else ()),
+        ):
             shard = value.to_local() if is_dtensor(value) else value
             if type(shard) in (torch.Tensor, nn.Parameter) and shard.layout is torch.strided:
                 yield p, str(key), shard
@@ -141,7 +144,3 @@ def _tensors(optimizer: Optimizer) -> Iterator[Held]:
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     """Return the parameters of an optimizer. One that is not torch's may have no groups."""
     return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
-
-
-def _by_name(item: tuple[object, object]) -> str:
-    return str(item[0])

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.values import Outcome, over_error
@@ -34,12 +34,10 @@ from torchft_x.errors import (
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL_FAST, TIMING
 
+if TYPE_CHECKING:
+    from torchft_x.train.context.peer_links import PeerLinks
+
 _FEW = 8  # if an error names no suspects, up to this many others are reported before the join
-
-
-class Abortable(Protocol):
-    def abort(self, config_id: int) -> None:
-        """Release all waits for the members of `config_id`."""
 
 
 class StepFailures:
@@ -48,7 +46,7 @@ class StepFailures:
     def __init__(
         self,
         step: Step,
-        peers: Abortable,
+        peers: PeerLinks,
         log: logging.LoggerAdapter[Any],
         events: EventLog,
         suspect: Callable[[tuple[str, ...]], None] = lambda _: None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,6 +80,5 @@ class StateDicts:
             self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool], why: str) -> None:
-        deadline = time.monotonic() + self._timeout
-        if not self._changed.wait_for(condition, max(0.0, deadline - time.monotonic())):
+        if not self._changed.wait_for(condition, self._timeout):
             raise DeadlineError(f"the state dict could not be used within {self._timeout:g} s: {why}.")

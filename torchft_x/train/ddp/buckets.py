@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ class Slot:
 
     @property
     def numel(self) -> int:
-        return _product(self.shape)
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +124,11 @@ def _stride(p: torch.Tensor) -> tuple[int, ...]:
         dense = dense or p.is_contiguous(memory_format=torch.channels_last_3d)
     if dense:
         return tuple(p.stride())
-    return tuple(_product(p.shape[d + 1 :]) for d in range(p.dim()))
+    return tuple(math.prod(p.shape[d + 1 :]) for d in range(p.dim()))
 
 
 def _nbytes(p: torch.Tensor) -> int:
     return p.numel() * p.element_size()
-
-
-def _product(numbers: Sequence[int]) -> int:
-    n = 1
-    for k in numbers:
-        n *= k
-    return n
 
 
 class FlatBuffers:
@@ -164,9 +158,5 @@ class FlatBuffers:
 
 def buckets_by_index(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:
     """Return the index of each parameter's bucket, and whether its gradient is small."""
-    found = {s.index: (k, small) for k, b in enumerate(buckets) for small in (True, False) for s in _part(b, small)}
+    found = {s.index: (k, i < len(b.small)) for k, b in enumerate(buckets) for i, s in enumerate(b.slots)}
     return [found[i] for i in range(len(found))]
-
-
-def _part(bucket: Bucket, small: bool) -> Sequence[Slot]:
-    return bucket.small if small else bucket.large

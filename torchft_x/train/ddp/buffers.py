@@ -11,7 +11,7 @@ from torch import nn
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.transfer.format.flatten import is_dtensor
 
 _SAMPLE = 4096  # number of values of a buffer that are compared; statistics change in all of them
 

@@ -11,19 +11,15 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.train.ddp.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
-from torchft_x.train.ddp.buffers import watch_buffers
-from torchft_x.train.ddp.fingerprint import declare_model
-from torchft_x.train.ddp.gradient_steps import steps_of
-from torchft_x.train.ddp.reducer import Reducer
-from torchft_x.train.ddp.shards import describe, is_dtensor, local
-from torchft_x.train.ddp.trainable import TrainableParameters
+from torchft_x.train.ddp.shards import describe
+from torchft_x.train.ddp.wrapper import GradientAveraging
+from torchft_x.transfer.format.flatten import is_dtensor
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 
-class HybridShardedDataParallel(nn.Module):
+class HybridShardedDataParallel(GradientAveraging):
     """Averages the gradients of a sharded model over the participating replica groups during ``backward()``.
 
     Shard the model over the group's ranks as you like (``fully_shard`` per block and at the root, ``parallelize_module``,
@@ -50,32 +46,16 @@ class HybridShardedDataParallel(nn.Module):
     """
 
     def __init__(self, manager: Manager, module: nn.Module, *, bucket_cap_mb: float | None = None) -> None:
-        super().__init__()
-        cap = BUCKET_BYTES if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20)))
-        self.module = module
         reshard(module)
-        params = _sharded_params(module)
-        shards = [local(p) for p in params]
-        buckets = plan_buckets(shards, first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
-        self._reducer = Reducer(steps_of(manager), params, buckets)
-        self._trainable = TrainableParameters(module)
-        self._buffers_known = False  # whether a training forward was watched for buffers it changes
+        super().__init__(manager, module, _sharded_params(module), bucket_cap_mb)
         self._whole = False  # whether a no_sync() block has left gradients of whole parameters
-        declare_model(manager, module, buckets)
         cut = [f"{name} {describe(p)}" for name, p in module.named_parameters() if is_dtensor(p)]
         manager.declare("sharding", f"{len(cut)} sharded tensors", cut)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
-            self._reducer.release()
             self._whole = self._whole and not self._reducer.synchronise
-            if not torch.compiler.is_compiling():
-                self._trainable.check()
-                if not self._buffers_known:
-                    self._buffers_known = True
-                    with watch_buffers(self.module, refuse=self._reducer.reproducible):
-                        return self.module(*args, **kwargs)
-        return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
 
     @contextlib.contextmanager
     def no_sync(self, *, scatter: bool = False) -> Iterator[None]:
@@ -86,13 +66,12 @@ class HybridShardedDataParallel(nn.Module):
         groups is saved.
         """
         before = self._reducer.synchronise
-        self._reducer.synchronise = False
         if not scatter:
             self._sync_within(False)
         try:
-            yield
+            with super().no_sync():
+                yield
         finally:
-            self._reducer.synchronise = before
             if before and not scatter:
                 self._sync_within(True)
                 self._whole = any(isinstance(m, FSDPModule) for m in self.module.modules())
@@ -110,7 +89,7 @@ class HybridShardedDataParallel(nn.Module):
                 "reduce_gradients() after no_sync(): FSDP has not scattered these gradients within the group yet; use "
                 "no_sync(scatter=True)."
             )
-        self._reducer.reduce_now()
+        super().reduce_gradients()
 
     def _sync_within(self, value: bool) -> None:
         for m in self.module.modules():

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.hsdp import reshard
-from torchft_x.train.ddp.shards import describe, is_dtensor, like, local, offloaded
+from torchft_x.train.ddp.shards import describe, like, local, offloaded
+from torchft_x.transfer.format.flatten import is_dtensor
 
 
 class ShardedState:

@@ -8,8 +8,6 @@ import torch
 
 from torchft_x.transfer.format.flatten import is_dtensor
 
-__all__ = ["describe", "is_dtensor", "like", "local", "local_grad", "offloaded", "shard_of"]
-
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor on the same memory; for a DTensor it is this rank's shard."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from torchft_x.errors import ConfigError
-from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.transfer.format.flatten import is_dtensor
 
 
 class TrainableParameters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,9 @@ from torchft_x.train.ddp.buffers import watch_buffers
 from torchft_x.train.ddp.fingerprint import declare_model
 from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.ddp.reducer import Reducer
-from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.train.ddp.shards import local
 from torchft_x.train.ddp.trainable import TrainableParameters
+from torchft_x.transfer.format.flatten import is_dtensor
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -35,7 +36,57 @@ _WITHOUT_EFFECT = {
 }
 
 
-class DistributedDataParallel(nn.Module):
+class GradientAveraging(nn.Module):
+    """The part that `DistributedDataParallel` and `HybridShardedDataParallel` have in common.
+
+    `params`: those whose gradients are averaged. `bucket_cap_mb`: size of a bucket in MiB; None: 25.
+    """
+
+    def __init__(
+        self, manager: Manager, module: nn.Module, params: Sequence[nn.Parameter], bucket_cap_mb: float | None
+    ) -> None:
+        super().__init__()
+        cap = BUCKET_BYTES if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20)))
+        buckets = plan_buckets(list(map(local, params)), first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
+        declare_model(manager, module, buckets)
+        self.module = module
+        self._reducer = Reducer(steps_of(manager), params, buckets)
+        self._trainable = TrainableParameters(module)
+        self._buffers_known = False  # whether a training forward was watched for buffers it changes
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.module(*args, **kwargs)
+        self._reducer.release()
+        if torch.compiler.is_compiling():
+            return self.module(*args, **kwargs)
+        self._trainable.check()
+        if self._buffers_known:
+            return self.module(*args, **kwargs)
+        self._buffers_known = True
+        with watch_buffers(self.module, refuse=self._reducer.reproducible):
+            return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients in this block without averaging. The next backward outside averages the sum."""
+        before = self._reducer.synchronise
+        self._reducer.synchronise = False
+        try:
+            yield
+        finally:
+            self._reducer.synchronise = before
+
+    def reduce_gradients(self) -> None:
+        """Average the gradients that backwards in `no_sync` have accumulated, as at the end of ``backward()``.
+
+        It is for scripts that don't call the last backward themselves (``torch.distributed.pipelining``). Call it once
+        a step, in all groups. Raises `StepError` inside backward.
+        """
+        self._reducer.reduce_now()
+
+
+class DistributedDataParallel(GradientAveraging):
     """Averages the gradients of `module` over the participating replica groups during ``backward()``.
 
     When ``backward()`` returns, ``p.grad`` is the average (clip, unscale and inspect it as usual). If a reduction
@@ -61,29 +112,11 @@ class DistributedDataParallel(nn.Module):
     def __init__(
         self, manager: Manager, module: nn.Module, *, bucket_cap_mb: float | None = None, **kwargs: Any
     ) -> None:
-        super().__init__()
         for name in kwargs:
             if name not in _WITHOUT_EFFECT:
                 raise TypeError(f"DistributedDataParallel() got an unexpected keyword argument {name!r}")
             warnings.warn(f"DistributedDataParallel ignores {name}: {_WITHOUT_EFFECT[name]}.", stacklevel=2)
-        cap = BUCKET_BYTES if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20)))
-        self.module = module
-        self._reducer = _make_reducer(manager, module, min(cap, FIRST_BUCKET_BYTES), cap)
-        self._trainable = TrainableParameters(module)
-        self._buffers_known = False  # whether a training forward was watched for buffers it changes
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return self.module(*args, **kwargs)
-        self._reducer.release()
-        if torch.compiler.is_compiling():
-            return self.module(*args, **kwargs)
-        self._trainable.check()
-        if self._buffers_known:
-            return self.module(*args, **kwargs)
-        self._buffers_known = True
-        with watch_buffers(self.module, refuse=self._reducer.reproducible):
-            return self.module(*args, **kwargs)
+        super().__init__(manager, module, _whole_params(module), bucket_cap_mb)
 
     @property
     def require_backward_grad_sync(self) -> bool:
@@ -93,24 +126,6 @@ class DistributedDataParallel(nn.Module):
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, value: bool) -> None:
         self._reducer.synchronise = value
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients in this block without averaging. The next backward outside averages the sum."""
-        before = self.require_backward_grad_sync
-        self.require_backward_grad_sync = False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
-
-    def reduce_gradients(self) -> None:
-        """Average the gradients that backwards in `no_sync` have accumulated, as at the end of ``backward()``.
-
-        It is for scripts that don't call the last backward themselves (``torch.distributed.pipelining``). Call it once
-        a step, in all groups. Raises `StepError` inside backward.
-        """
-        self._reducer.reduce_now()
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError(
@@ -126,7 +141,8 @@ class PureDistributedDataParallel(DistributedDataParallel):
         super().__init__(manager, module, bucket_cap_mb=0)
 
 
-def _make_reducer(manager: Manager, module: nn.Module, first_bytes: int, bucket_bytes: int) -> Reducer:
+def _whole_params(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that get gradients. Raises `ConfigError` if one is a DTensor or there is none."""
     params = []
     for name, p in module.named_parameters():
         if not p.requires_grad:
@@ -139,8 +155,4 @@ def _make_reducer(manager: Manager, module: nn.Module, first_bytes: int, bucket_
         params.append(p)
     if not params:
         raise ConfigError("the module has no parameter that needs a gradient; there is nothing to average.")
-    reducer = Reducer(
-        steps_of(manager), params, plan_buckets(params, first_bytes=first_bytes, bucket_bytes=bucket_bytes)
-    )
-    declare_model(manager, module, reducer.buckets)
-    return reducer
+    return params

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -100,43 +100,33 @@ class GroupConnection:
 
     def all_fine(self, about: str, fine: bool, timeout: float) -> bool:
         """Return whether `fine` is true on all ranks. Call it once for each `about`. Raises the errors of `agree`."""
+        return self._combine(about, str(int(fine)), min, timeout) == "1"
+
+    def _combine(self, about: str, mine: str, combine: Callable[[list[str]], str], timeout: float) -> str:
+        """Return, on all ranks, what rank 0's `combine` makes of the words of all ranks, which are in any order."""
         rank, ranks = self.options.group_rank, self.options.group_world_size
-        if self.store is None:
-            return fine
-        if rank != 0:
-            _tell(self.store, f"{self.keys}/{about} {rank}", {"fine": str(int(fine))}, self.options.token)
-            return self.agree(about, None, timeout)["fine"] == "1"
-        answers = [self._hear(f"{about} {r}", r, timeout)["fine"] == "1" for r in range(1, ranks)]
-        return self.agree(about, {"fine": str(int(fine and all(answers)))}, timeout)["fine"] == "1"
+        if self.store is not None and rank != 0:
+            _tell(self.store, f"{self.keys}/{about} {rank}", {"word": mine}, self.options.token)
+            return self.agree(about, None, timeout)["word"]
+        others = [self._hear(f"{about} {r}", r, timeout)["word"] for r in range(1, ranks)]
+        return self.agree(about, {"word": combine([mine, *others])}, timeout)["word"]
 
     def _hear(self, about: str, rank: int, timeout: float) -> dict[str, str]:
         assert self.store is not None
-        deadline = time.monotonic() + timeout
-        while (answer := _opened(self.store, f"{self.keys}/{about}", self.options.token)) is None:
-            if time.monotonic() > deadline:
-                raise DeadlineError(
-                    f"rank {self.options.group_rank}: rank {rank} has said nothing about {about} within {timeout:g} s; "
-                    "look at its log."
-                )
-            time.sleep(POLL_FAST)
-        return answer
+        late = f"rank {rank} has said nothing about {about} within {timeout:g} s; look at its log."
+        return _wait_for(self.store, f"{self.keys}/{about}", self.options, timeout, late)
 
     def newest_copy(self, held: Sequence[State]) -> State | None:
         """Return the newest state of which all ranks hold a complete copy; None if there is none.
 
         `held` are the states of this rank's complete copies. All ranks must call it once. Raises the errors of `agree`.
         """
-        if self.store is None:
-            return newest_common([held])
-        o = self.options
-        if o.group_rank != 0:
-            _tell(self.store, f"{self.keys}/copies {o.group_rank}", {"states": _words(held)}, o.token)
-            said = self.agree("copies", None, o.connect_timeout)
-        else:
-            heard = [self._hear(f"copies {r}", r, o.connect_timeout)["states"] for r in range(1, o.group_world_size)]
-            common = newest_common([held, *map(_states, heard)])
-            said = self.agree("copies", {"states": _words(() if common is None else (common,))}, o.connect_timeout)
-        return max(_states(said["states"]), default=None)
+
+        def newest(words: list[str]) -> str:
+            common = newest_common([_states(held) for held in words])
+            return _words(() if common is None else (common,))
+
+        return max(_states(self._combine("copies", _words(held), newest, self.options.connect_timeout)), default=None)
 
     def stop(self, why: str) -> None:
         """Release all waits for other ranks of the group, because the group must stop. May be called on any thread."""
@@ -273,20 +263,14 @@ def _own_keys(options: Options, address: Address) -> str:
 
 
 def _follow(options: Options, store: dist.Store, keys: str) -> GroupConnection:
-    key = f"{keys}/group"
-    deadline = time.monotonic() + options.connect_timeout
-    while (said := _opened(store, key, options.token)) is None:
-        if time.monotonic() > deadline:
-            raise DeadlineError(
-                f"rank {options.group_rank}: rank 0 of group {options.replica_id or '(unnamed)'} has not started its "
-                f"group server within {options.connect_timeout:g} s; look at rank 0's log."
-            )
-        time.sleep(POLL_FAST)
+    limit, group = options.connect_timeout, options.replica_id or "(unnamed)"
+    late = f"rank 0 of group {group} has not started its group server within {limit:g} s; look at rank 0's log."
+    said = _wait_for(store, f"{keys}/group", options, limit, late)
     if "error" in said:
         raise UnreachableError(f"rank 0 could not join: {said['error']}")
-    client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
+    client = GroupClient(said["address"], token=options.token, connect_timeout=limit)
     try:
-        spoke = Spoke(client.hub(options.connect_timeout), options.group_rank, options.connect_timeout)
+        spoke = Spoke(client.hub(limit), options.group_rank, limit)
     except TorchftXError:
         client.close()
         raise
@@ -294,6 +278,16 @@ def _follow(options: Options, store: dist.Store, keys: str) -> GroupConnection:
     return GroupConnection(
         said["replica_id"], client, options, spoke, store, keys, spoke=spoke, others_train=others_train
     )
+
+
+def _wait_for(store: dist.Store, key: str, options: Options, timeout: float, late: str) -> dict[str, str]:
+    """Return the entry at `key`. Raises `DeadlineError` with the sentence `late` after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while (entry := _opened(store, key, options.token)) is None:
+        if time.monotonic() > deadline:
+            raise DeadlineError(f"rank {options.group_rank}: {late}")
+        time.sleep(POLL_FAST)
+    return entry
 
 
 def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:

@@ -17,11 +17,11 @@ from tests.torch.train.ranks import Groups, RankSpec
 from tests.torch.train.sharded import Tensors, assert_near, batch, loss_of, model, shard
 from tests.util import scaled
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.train.ddp.shards import is_dtensor
 from torchft_x.train.elastic.sampler import ElasticSampler
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.islands import Follower, Island
 from torchft_x.train.manager import Manager
+from torchft_x.transfer.format.flatten import is_dtensor
 
 SYNC = 3
 

@@ -218,7 +218,7 @@ def test_who_is_told_to_stop_saves_where_it_stands(url: str) -> None:
 def test_who_is_told_to_stop_and_can_not_save_only_warns(url: str, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(url).run_to(1).claimed()
     run.fail_writes(TransferError("No space left."))
-    run.checkpoint.leave(timeout=WAIT)
+    run.checkpoint.leave()
     assert "the last checkpoint was not saved: No space left" in caplog.text
 
 

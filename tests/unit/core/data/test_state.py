@@ -13,7 +13,7 @@ from torchft_x.core.data.deal import Claim, deal
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
 from torchft_x.core.data.ranges import cut, members, overlap, ranges, size, without
-from torchft_x.core.data.state import DataState, StreamState, check_same, read_position, samples
+from torchft_x.core.data.state import DataState, StreamState, read_position, samples
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError
 
@@ -140,10 +140,10 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 
 def test_another_data_set_is_refused_with_the_difference() -> None:
     with pytest.raises(ConfigError, match="samples 10 there, 11 here"):
-        check_same(DataState(0, 10), DataState(0, 11))
+        DataState(0, 10).check_same(DataState(0, 11))
     with pytest.raises(ConfigError, match="the seed 0 there, 1 here"):
-        check_same(DataState(0, 10), DataState(1, 10))
-    check_same(DataState(0, 10, cursor=4), DataState(0, 10))
+        DataState(0, 10).check_same(DataState(1, 10))
+    DataState(0, 10, cursor=4).check_same(DataState(0, 10))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 10, 97, 100, 1000])
@@ -201,12 +201,12 @@ def test_a_position_survives_as_text(position: DataState | StreamState) -> None:
 
 
 def test_a_position_of_other_data_is_refused() -> None:
-    check_same(StreamState((1, 2)), StreamState((0, 0)))
+    StreamState((1, 2)).check_same(StreamState((0, 0)))
     with pytest.raises(ConfigError, match="one in 1 streams, and this run has 2"):
-        check_same(StreamState((1,)), StreamState((0, 0)))
+        StreamState((1,)).check_same(StreamState((0, 0)))
     with pytest.raises(ConfigError, match="the other way round"):
-        check_same(StreamState((1,)), DataState(0, 10))
+        StreamState((1,)).check_same(DataState(0, 10))
     with pytest.raises(ConfigError, match="the other way round"):
-        check_same(DataState(0, 10), StreamState((1,)))
+        DataState(0, 10).check_same(StreamState((1,)))
     with pytest.raises(ConfigError, match="no position"):
         read_position('["streams", [1, -2]]')
