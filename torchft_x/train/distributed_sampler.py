@@ -41,11 +41,9 @@ class DistributedSampler(data.distributed.DistributedSampler[Any]):
     ) -> None:
         ready = dist.is_available() and dist.is_initialized()
         if group_rank is None:
-            group_rank = dist.get_rank() if ready else env.read_int(env.RANK, 0)
+            group_rank = dist.get_rank() if ready else env.read_int(env.RANK, 0) or 0
         if num_replicas is None:
-            num_replicas = dist.get_world_size() if ready else env.read_int(env.WORLD_SIZE, 1)
-        assert group_rank is not None  # the defaults above are numbers
-        assert num_replicas is not None
+            num_replicas = dist.get_world_size() if ready else env.read_int(env.WORLD_SIZE, 1) or 1
         if not 0 <= group_rank < num_replicas:
             raise ConfigError(f"group_rank {group_rank} is not among the group's {num_replicas} ranks.")
         if not 0 <= replica_rank < num_replica_groups:

@@ -34,8 +34,6 @@ class Rehearsal:
 
     def start(self, *, ordinary: bool) -> bool:
         """Begin a step. Return whether it is the rehearsal. An `ordinary` step heals and admits newcomers."""
-        if self.is_over:
-            return False
         self.end()
         self.is_on = False
         wanted, self._wanted = self._wanted and ordinary, False

@@ -17,139 +17,121 @@ from torchft_x.train.context.context import RankContext
 from torchft_x.transfer.format.flatten import has_dtensors, new_dtensors
 
 
-class StateExchange:
-    """State exchange of one rank in one quorum. `in_place`: the training thread waits, so state is loaded at once."""
+def offer(context: RankContext, plan: QuorumPlan) -> None:
+    """Freeze the state that others fetch from this rank (R17). It is kept until a quorum that needs none."""
+    c = context
+    with c.failures.lock:
+        whole = c.step.state == plan.top and not c.step.torn
+    if not plan.offers or not whole:
+        c.transport.disallow_checkpoint()
+        return
+    readers, name = list(plan.dst_ranks), plan.snapshot
+    if readers:
+        c.log.info("peers need recovery from us %s", readers)
+    try:
+        with c.state_dicts.read():
+            if readers:
+                c.transport.send_checkpoint(
+                    readers, name.step, c.full_state(), c.options.timeout, committed_in=name.committed_in
+                )
+            elif c.takes_mirrors:
+                c.transport.mirror_checkpoint(name.step, c.full_state(), committed_in=name.committed_in)
+    except Exception as e:
+        # Our own step is not affected, and the healers ask again.
+        c.log.error("the state can't be offered to %s: %s", readers or list(plan.mirror_of), e)
+        c.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
+        return
+    if readers and c.waits.somebody_heals:
+        look_after(c, plan)
 
-    def __init__(self, context: RankContext, *, in_place: bool) -> None:
-        self._context = context
-        self._in_place = in_place
-        self._fetched: tuple[QuorumPlan, dict[str, Any]] | None = None  # state to load at the commit
 
-    def load_fetched(self) -> None:
-        """Load the state that was fetched beside the training."""
-        fetched, self._fetched = self._fetched, None
-        if fetched is not None:
-            self._load(*fetched)
+def fetch(context: RankContext, plan: QuorumPlan, *, waits: bool) -> dict[str, Any] | None:
+    """Return the top, fetched from another group, for `load`; None if that failed, which is recorded.
 
-    def offer(self, plan: QuorumPlan) -> None:
-        """Freeze the state that others fetch from this rank (R17). It is kept until a quorum that needs none."""
-        c = self._context
-        with c.failures.lock:
-            whole = c.step.state == plan.top and not c.step.torn
-        if not plan.offers or not whole:
-            c.transport.disallow_checkpoint()
-            return
-        readers, name = list(plan.dst_ranks), plan.snapshot
-        if readers:
-            c.log.info("peers need recovery from us %s", readers)
-        try:
-            with c.state_dicts.read():
-                if readers:
-                    c.transport.send_checkpoint(
-                        readers, name.step, c.full_state(), c.options.timeout, committed_in=name.committed_in
-                    )
-                elif c.takes_mirrors:
-                    c.transport.mirror_checkpoint(name.step, c.full_state(), committed_in=name.committed_in)
-        except Exception as e:
-            # Our own step is not affected, and the healers ask again.
-            c.log.error("the state can't be offered to %s: %s", readers or list(plan.mirror_of), e)
-            c.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
-            return
-        if readers and c.waits.somebody_heals:
-            look_after(c, plan)
+    `waits`: the training thread waits for the state, so that it may be received into the live tensors.
+    """
+    # Before the first commit no other group may have weights: don't overwrite ours with half of another's. Later a
+    # torn rank loses nothing, because its own state is outdated.
+    in_place = waits and plan.top.step > 0
+    try:
+        return _receive(context, plan, waits=waits, in_place=in_place)
+    except Exception as e:
+        # Our transports report whether they wrote; for others assume that they did.
+        _failed(context, plan, e, torn=in_place and getattr(e, "torn", True))
+        return None
 
-    def heal(self, plan: QuorumPlan) -> None:
-        """Fetch the top. If the training thread waits, load it in place; else keep it for the commit."""
-        if not plan.heal:
-            return
-        # Before the first commit no other group may have weights: don't overwrite ours with half of another's. Later a
-        # torn rank loses nothing, because its own state is outdated.
-        in_place = self._in_place and plan.top.step > 0
-        try:
-            state = self._fetch(plan, in_place)
-        except Exception as e:
-            # Our transports report whether they wrote; for others assume that they did.
-            self._failed(plan, e, torn=in_place and getattr(e, "torn", True))
-            return
-        if self._in_place:
-            self._load(plan, state)
-        else:
-            self._fetched = (plan, state)
 
-    def _fetch(self, plan: QuorumPlan, in_place: bool) -> dict[str, Any]:
-        c = self._context
-        source = plan.sources[0]
-        began = time.monotonic()
-        c.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
-        c.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
-        metadata = self._metadata(source)
-        more: dict[str, Any] = {}
-        if plan.mirrors and c.takes_mirrors:
-            more["mirrors"] = [partial(self._metadata, mirror) for mirror in plan.mirrors]
-        state = c.transport.recv_checkpoint(
-            plan.source_rank or 0,
-            metadata,
-            plan.snapshot.step,
-            max(1.0, c.options.timeout - (time.monotonic() - began)),
-            committed_in=plan.snapshot.committed_in,
-            into=c.full_state() if in_place else self._new_shards(),
-            **more,
-        )
-        _name(state, plan.top)
-        self._check(plan, state, in_place)
-        duration = time.monotonic() - began
-        c.log.info("healing: %s has come in %.2f s", plan.top, duration)
-        done = c.transport.received()
-        c.events.emit(
-            "heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration, bytes=done[0] if done else None
-        )
-        return state
+def load(context: RankContext, plan: QuorumPlan, state: dict[str, Any]) -> None:
+    """Load a fetched state through the user's functions. If that fails, this rank is torn."""
+    c = context
+    try:
+        c.state_dicts.load(state["user"])
+    except Exception as e:
+        _failed(c, plan, e, torn=True)
+        return
+    c.failures.healed(*read_state(state["torchft"]))
+    c.committed.replace()
+    c.log.info("healed to %s", plan.top)
 
-    def _new_shards(self) -> Any:
-        """Return new DTensors to receive into when the live ones must stay unchanged.
 
-        Return None beside the training, because FSDP2 has whole tensors in the model while a forward runs.
-        """
-        state = self._context.full_state() if self._in_place else None
-        return new_dtensors(state) if has_dtensors(state) else None
+def _receive(context: RankContext, plan: QuorumPlan, *, waits: bool, in_place: bool) -> dict[str, Any]:
+    c, source = context, plan.sources[0]
+    began = time.monotonic()
+    c.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
+    c.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
+    metadata = _metadata(c, source)
+    more: dict[str, Any] = {}
+    if plan.mirrors and c.takes_mirrors:
+        more["mirrors"] = [partial(_metadata, c, mirror) for mirror in plan.mirrors]
+    # Beside the training FSDP2 has whole tensors in the model while a forward runs.
+    own = c.full_state() if waits else None
+    state = c.transport.recv_checkpoint(
+        plan.source_rank or 0,
+        metadata,
+        plan.snapshot.step,
+        max(1.0, c.options.timeout - (time.monotonic() - began)),
+        committed_in=plan.snapshot.committed_in,
+        into=own if in_place else new_dtensors(own) if has_dtensors(own) else None,
+        **more,
+    )
+    _name(state, plan.top)
+    _check(c, plan, state, torn=in_place)
+    duration = time.monotonic() - began
+    c.log.info("healing: %s has come in %.2f s", plan.top, duration)
+    done = c.transport.received()
+    c.events.emit(
+        "heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration, bytes=done[0] if done else None
+    )
+    return state
 
-    def _metadata(self, source: Member) -> str:
-        """Return the address at which a carrier serves its state. Raises `TransferError`."""
-        c = self._context
-        try:
-            where = c.connection.client.checkpoint_metadata(source.address, c.options.group_rank, c.options.timeout)
-            return str(where)
-        except Exception as e:
-            raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
 
-    def _check(self, plan: QuorumPlan, state: Any, torn: bool) -> None:
-        """Raise `TransferError`, before anything is loaded, unless this is the quorum's state and can be loaded."""
-        try:
-            if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
-                raise TransferError("what the source served is not a Manager's state; run one version in all groups.")
-            held = read_state(state["torchft"])[0]
-            if held != plan.top:
-                raise TransferError(f"the source served {held}, but quorum {plan.quorum_id} stands at {plan.top}.")
-            self._context.state_dicts.check(state["user"])
-        except TransferError as e:
-            e.torn = torn
-            raise
+def _metadata(context: RankContext, source: Member) -> str:
+    """Return the address at which a carrier serves its state. Raises `TransferError`."""
+    c = context
+    try:
+        where = c.connection.client.checkpoint_metadata(source.address, c.options.group_rank, c.options.timeout)
+        return str(where)
+    except Exception as e:
+        raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
 
-    def _load(self, plan: QuorumPlan, state: dict[str, Any]) -> None:
-        """Load the state through the user's functions. If that fails, this rank is torn."""
-        c = self._context
-        try:
-            c.state_dicts.load(state["user"])
-        except Exception as e:
-            self._failed(plan, e, torn=True)
-            return
-        c.failures.healed(*read_state(state["torchft"]))
-        c.committed.replace()
-        c.log.info("healed to %s", plan.top)
 
-    def _failed(self, plan: QuorumPlan, error: Exception, *, torn: bool) -> None:
-        self._context.failures.heal_failed(error, torn=torn)
-        self._context.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
+def _check(context: RankContext, plan: QuorumPlan, state: Any, *, torn: bool) -> None:
+    """Raise `TransferError`, before anything is loaded, unless this is the quorum's state and can be loaded."""
+    try:
+        if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
+            raise TransferError("what the source served is not a Manager's state; run one version in all groups.")
+        held = read_state(state["torchft"])[0]
+        if held != plan.top:
+            raise TransferError(f"the source served {held}, but quorum {plan.quorum_id} stands at {plan.top}.")
+        context.state_dicts.check(state["user"])
+    except TransferError as e:
+        e.torn = torn
+        raise
+
+
+def _failed(context: RankContext, plan: QuorumPlan, error: Exception, *, torn: bool) -> None:
+    context.failures.heal_failed(error, torn=torn)
+    context.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
 
 
 def _name(state: Any, top: State) -> None:

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from torchft_x.core import heal
 from torchft_x.core.commit.step import StepPhase
@@ -23,7 +24,7 @@ from torchft_x.errors import DeadlineError, StepError
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.peer_links import silent
-from torchft_x.train.heal.state_exchange import StateExchange
+from torchft_x.train.heal import state_exchange
 from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 
 _SOON = 0.001  # seconds in which rank 0 usually starts the step; after them a thread waits beside the forward pass
@@ -77,7 +78,7 @@ class QuorumRound:
         self._terms = terms
         self._options = options
         self._in_place = in_place  # state may be loaded at once, because the training thread waits
-        self._healing: StateExchange | None = None  # set by `exchange_state`
+        self._fetched: tuple[QuorumPlan, dict[str, Any]] | None = None  # state to load before the vote
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # standing in the quorum before this one
         self._keeps = keeps  # this rank can reduce the step's gradients again
@@ -116,8 +117,9 @@ class QuorumRound:
             late = DeadlineError(f"the state has not come within {2 * c.options.timeout:g} s.")
             c.failures.heal_failed(late, torn=self._in_place)
             return
-        if self._healing is not None:
-            self._healing.load_fetched()
+        fetched, self._fetched = self._fetched, None
+        if fetched is not None:
+            state_exchange.load(c, *fetched)
 
     def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int, took: float) -> None:
         """Emit an event of the step's end, and log it if it failed or members changed.
@@ -242,11 +244,13 @@ class QuorumRound:
         """Offer the state that others need, and copy the state this rank needs. Only the first call has an effect."""
         plan, self._plan = self._plan, None
         if plan is not None and self._options.allow_heal:
-            self._healing = StateExchange(self._context, in_place=self._in_place)
-            self._healing.offer(plan)
-            self._healing.heal(plan)
-            if plan.heal and self._in_place:
+            state_exchange.offer(self._context, plan)
+            state = state_exchange.fetch(self._context, plan, waits=self._in_place) if plan.heal else None
+            if state is not None and self._in_place:
+                state_exchange.load(self._context, plan, state)
                 self._computes_at(plan)
+            elif state is not None:
+                self._fetched = plan, state
 
     def _computes_at(self, plan: QuorumPlan) -> None:
         """Set `computed` after a heal, if this rank holds the whole state of the quorum."""

@@ -141,11 +141,11 @@ class Reductions:
         self._kept_works = 0  # number of reductions that belong to `_kept`
         self._unwanted = False  # the script has rejected the step's gradients
         self._agreed = 0  # config id of the process group whose members agreed on the format
-        self._counting = threading.Lock()  # guards `_sent` and `_taken`: threads of quantised reductions count too
+        self._counting = threading.Lock()  # guards the next two: threads of quantised reductions count too
+        self.bytes_sent = 0  # bytes of payload given to the process group for other members (`Manager.bytes_sent`)
+        self._taken = 0  # bytes that `take_sent` has returned so far
         self._began = 0.0  # monotonic seconds when the step's first reduction was issued
         self.took = 0.0  # seconds from `_began` until `wait` saw the last reduction end; 0.0 if there was none
-        self._sent = 0  # value of `bytes_sent`
-        self._taken = 0  # bytes that `take_sent` has returned so far
 
     def clear(self) -> None:
         """Forget the reductions and gradients of the last step."""
@@ -250,21 +250,12 @@ class Reductions:
 
     def _count(self, nbytes: int) -> None:
         with self._counting:
-            self._sent += nbytes
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes of payload given to the process group for other members, without headers; 0 for a group of one.
-
-        The number is exact for quantised reductions. For others it is what a ring all-reduce sends (`ring_bytes`),
-        which is the least of any algorithm. Failed attempts count as well.
-        """
-        return self._sent
+            self.bytes_sent += nbytes
 
     def take_sent(self) -> int:
         """Return the bytes that were sent since the last call."""
         with self._counting:
-            new, self._taken = self._sent - self._taken, self._sent
+            new, self._taken = self.bytes_sent - self._taken, self.bytes_sent
             return new
 
     def wait(self) -> None:
