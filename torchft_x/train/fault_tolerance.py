@@ -20,6 +20,7 @@ import difflib
 import importlib
 import json
 import os
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -254,10 +255,8 @@ def read_toml(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: reading TOML needs Python 3.11, or: pip install tomli.")
     try:
         parsed: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+    except (OSError, ValueError, RecursionError) as e:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise ConfigError(f"the configuration {path} can't be read: {e}.") from None
-    except RecursionError:
-        raise ConfigError(f"the configuration {path} can't be read: it is nested too deep.") from None
     return parsed
 
 
@@ -331,7 +330,7 @@ def _checked(name: str, value: Any, kind: Any, section: str = SECTION) -> Any:
             return int(value) if kind == "int" else float(value)
         except (ValueError, OverflowError):  # a float of 10**400, a text of more digits than Python reads
             number = "a whole number" if kind == "int" else "a number"
-            raise ConfigError(f"{section}.{name} is {_short(value)}; it must be {number}.") from None
+            raise ConfigError(f"{section}.{name} is {reprlib.repr(value)}; it must be {number}.") from None
     if name == "module_fqns_per_model_fragment":
         return _names(name, value)
     if text:
@@ -339,14 +338,6 @@ def _checked(name: str, value: Any, kind: Any, section: str = SECTION) -> Any:
     if value is None and kind != "str":
         return None
     raise ConfigError(f"{section}.{name} is {value!r}; it must be text.")
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int of more digits than Python writes
-        return "a number of thousands of digits"
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _names(name: str, value: Any) -> tuple[tuple[str, ...], ...]:

@@ -24,16 +24,14 @@ SHORTEST = 0.1
 
 
 class CopySchedule:
-    """Choice of the steps after which a group copies, so that copies take at most the fraction `cost` of the time.
+    """Choice of the steps after which a group copies, so that copies take at most the fraction `COST` of the time.
 
     Groups wait for each other, so a copy of one group costs all of them. Each group copies after steps whose number is
     a multiple of a power of two, the smallest that it can afford. Such strides are nested: all copies coincide with
     those of the group that copies most often, and together take no more time. The groups need not agree on anything.
     """
 
-    def __init__(self, cost: float = COST, shortest: float = SHORTEST) -> None:
-        self._cost = cost
-        self._shortest = shortest
+    def __init__(self) -> None:
         self._took = 0.0  # seconds per copy; a few copies outweigh one slow copy. 0: none yet
 
     def __repr__(self) -> str:
@@ -45,7 +43,7 @@ class CopySchedule:
             return True
         if step_seconds <= 0.0:
             return False
-        least, stride = max(self._took / self._cost, self._shortest), 1
+        least, stride = max(self._took / COST, SHORTEST), 1
         while stride * step_seconds < least:
             stride *= 2
         return step % stride == 0
@@ -107,6 +105,11 @@ class HeldCopies:
 
     def __repr__(self) -> str:
         return f"<HeldCopies {self.common or 'none'}, ordered {self._ordered or 'none'}>"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a copy may have to be made or loaded before this rank asks for a quorum."""
+        return self._begins or self._goes_back or self.wanted is not None
 
     def vote(self, slots: Collection[State | None], *, idle: bool, torn: bool, behind: bool) -> CopyVote:
         """Return this rank's vote. `slots`: the complete state in each slot; None: the slot holds none."""

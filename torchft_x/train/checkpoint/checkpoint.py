@@ -6,21 +6,20 @@ import contextlib
 import hashlib
 import logging
 import socket
-import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchft_x.core.training.save_duty import SaveDuty, SaveFailures
+from torchft_x.core.training.save_duty import SaveDuty
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TorchftXError, TransferError, UnsavedError
-from torchft_x.timing import SAVE, TIMING
+from torchft_x.timing import SAVE
 from torchft_x.train.checkpoint import parts as of_parts
 from torchft_x.train.checkpoint.claiming import Claiming
 from torchft_x.train.checkpoint.saving import Saving
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
-from torchft_x.transfer.durable.shard import Shard, freeze, room_for
+from torchft_x.transfer.durable.shard import freeze, room_for
 from torchft_x.transfer.durable.store import MissingError, Store
 
 if TYPE_CHECKING:
@@ -85,17 +84,14 @@ class Checkpoint:
         options = manager.context.options
         self._rank, self._ranks = options.group_rank, options.group_world_size
         self._duty = SaveDuty(every)
-        self._failures = SaveFailures()
         self._step = manager.current_step()  # last step that `step` handled
         self._saved_step: int | None = None  # last step whose save was started, or that was resumed from
         self._joins = self._connection.others_train  # until the first step; the others' state is copied then
         self._prepared = False  # whether memory for the first shard was requested
         job = _job_of(options.lighthouse or "")
         self._claiming = Claiming(self._store, job) if self._rank == 0 else None
-        self._saving = Saving(
-            self._store, job=job, keep=keep, timeout=self._timeout, may_write=self._may_write, saved=self._told_saved,
-            failed=lambda _, error: self._warn(str(error)),
-        )  # fmt: skip
+        events = manager.context.events
+        self._saving = Saving(self._store, self._claiming, events, job=job, keep=keep, timeout=self._timeout)
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self._store.shown}, {self._duty!r}>"
@@ -271,7 +267,7 @@ class Checkpoint:
     def _save(self, step: int) -> None:
         busy = self._saving.busy
         if busy is not None:
-            self._warn(f"that of step {busy} is still being written; save less often, or to a faster store.")
+            self._saving.warn(f"that of step {busy} is still being written; save less often, or to a faster store.")
             return
         counters = self._manager.state_dict()
         shard = freeze(
@@ -285,22 +281,6 @@ class Checkpoint:
 
     def _state(self) -> dict[str, Any]:
         return {"torchft": self._manager.state_dict(), "parts": of_parts.gather(self._parts)}
-
-    # --- on the saving thread -------------------------------------------------------------------------------------------
-
-    def _may_write(self) -> None:
-        if self._claiming is not None:
-            self._claiming.wait(2 * TIMING.claim_watch + self._timeout)
-
-    def _told_saved(self, shard: Shard, took: float) -> None:
-        self._failures.worked()
-        log.info("checkpoint %s: step %d is saved, in %.1f s", self._store.shown, shard.step, took)
-        self._manager.context.events.emit("checkpoint", step=shard.step, duration=took, bytes=shard.nbytes)
-
-    def _warn(self, what: str) -> None:
-        line = self._failures.failed(what, time.monotonic())
-        if line:
-            log.warning("%s", line)
 
     def _release(self, *, over: bool) -> None:
         if self._claiming is not None:

@@ -7,11 +7,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 
 from torch import Tensor
 
+from torchft_x.core.training.save_duty import SaveFailures
 from torchft_x.errors import TorchftXError, TransferError
+from torchft_x.observe.events import EventLog
+from torchft_x.timing import TIMING
+from torchft_x.train.checkpoint.claiming import Claiming
 from torchft_x.transfer.durable import writer
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.shard import Shard, allocate_room
@@ -25,29 +28,19 @@ _NICE = 10  # nice value of the thread, so that training has the processor first
 class Saving:
     """Thread that writes one shard at a time. Holds the memory for the next shard while no save runs.
 
-    Args:
-        may_write: raises `TorchftXError` unless this job may write below the URL; called on rank 0.
-        saved: called on the thread, on rank 0, with the shard and the seconds, when a checkpoint is complete.
-        failed: called on the thread with the shard and the error, when a save failed.
+    `claiming`: the job's claim to the URL, on rank 0.
     """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        job: str,
-        keep: int,
-        timeout: float,
-        may_write: Callable[[], None],
-        saved: Callable[[Shard, float], None],
-        failed: Callable[[Shard, TorchftXError], None],
+        self, store: Store, claiming: Claiming | None, events: EventLog, *, job: str, keep: int, timeout: float
     ) -> None:
         self._store = store
+        self._claiming = claiming
+        self._events = events
         self._job = job
         self._keep = keep
         self._timeout = timeout
-        self._may_write = may_write
-        self._saved, self._failed = saved, failed
+        self._failures = SaveFailures()
         self._stop = threading.Event()
         self._changed = threading.Condition()  # guards the rest
         self._next: tuple[Name, Shard] | None = None  # the save in progress
@@ -93,6 +86,12 @@ class Saving:
         with self._changed:
             self._changed.notify_all()
 
+    def warn(self, what: str) -> None:
+        """Log that a save failed, unless that was logged a moment ago. `what`: a sentence."""
+        line = self._failures.failed(what, time.monotonic())
+        if line:
+            log.warning("%s", line)
+
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
@@ -116,9 +115,12 @@ class Saving:
                 log.debug("a save failed", exc_info=True)
                 error = TransferError(f"checkpoint {self._store.shown}: {save} failed ({e!r}).")
             if error is not None:
-                self._failed(shard, error)
+                self.warn(str(error))
             elif shard.rank == 0:
-                self._saved(shard, time.monotonic() - began)
+                self._failures.worked()
+                took = time.monotonic() - began
+                log.info("checkpoint %s: step %d is saved, in %.1f s", self._store.shown, shard.step, took)
+                self._events.emit("checkpoint", step=shard.step, duration=took, bytes=shard.nbytes)
             with self._changed:
                 self._next, self.memory, self.error = None, shard.memory, error
                 self._changed.notify_all()
@@ -135,6 +137,7 @@ class Saving:
     def _save(self, save: Name, shard: Shard) -> None:
         writer.write_shard(self._store, save, shard)
         if shard.rank == 0:
-            self._may_write()
+            if self._claiming is not None:
+                self._claiming.wait(2 * TIMING.claim_watch + self._timeout)
             writer.complete(self._store, save, shard, job=self._job, timeout=self._timeout, stop=self._stop)
             writer.sweep(self._store, save, self._keep)

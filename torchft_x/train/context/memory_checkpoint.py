@@ -102,6 +102,10 @@ class MemoryCheckpoint:
 
     # --- between two steps ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_pending(self) -> bool:
+        return self._copies.is_pending
+
     def maybe_copy(self, state: State, full_state: Callable[[], Any]) -> None:
         """Copy the complete `state` at the start of a step, if a copy of it is wanted. Never raises."""
         wanted, self._copies.wanted = self._copies.wanted, None

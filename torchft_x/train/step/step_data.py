@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchft_x.core.commit.slot_check import SlotCheck
+from torchft_x.core.commit.slot_check import SlotCheck, compares_whole_state
 from torchft_x.core.data.deal import Deal, lane_slot
 from torchft_x.core.data.options import DataOptions
 from torchft_x.core.data.ranges import members
@@ -107,9 +107,13 @@ class StepData:
             step.deal_data(position, options)
         self.check = SlotCheck() if options.check_every else None
 
-    def start(self) -> None:
-        """Begin a step, whose slots nobody has asked for yet."""
+    def start(self) -> bool | None:
+        """Begin a step, whose slots nobody has asked for yet. Return `compares_whole_state`, or None."""
         self.dealt, self.slot, self.next_slot, self._sums = None, None, None, []
+        step = self._context.step
+        if self.check is None or step.data_options is None:
+            return None
+        return compares_whole_state(self.check, step.state, step.data_options)
 
     def deal(self) -> DealtStep | DealtInnerStep | None:
         """Return the slots of the current step, after waiting for its quorum; None in a rehearsal.

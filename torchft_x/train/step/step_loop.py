@@ -42,7 +42,6 @@ import torch.distributed as dist
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum import Scratch
 from torchft_x.comm.work import DoneWork
-from torchft_x.core.commit.slot_check import compares_whole_state
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
@@ -103,16 +102,13 @@ class StepLoop:
             self.round.wait_idle()
         self.reductions.clear()
         self._ended = self._failed = None
-        whole, check, dealing = None, self.data.check, c.step.data_options
-        if dealing is not None:
-            self.data.start()
-            whole = compares_whole_state(check, c.step.state, dealing) if check is not None else None
+        whole = self.data.start() if c.step.data_options is not None else None
         in_hand, self._in_hand = self._in_hand, False
         c.committed.start_step(c.step.state, whole)
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return
-        if c.memory is not None:
+        if c.memory is not None and c.memory.is_pending:
             before_asking(c, c.memory, copies=not self.data.trains_apart)
         with c.failures.lock:
             given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is StepPhase.RUNNING else None
