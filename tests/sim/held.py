@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.data import Copy
-from torchft_x.core.training.memory_checkpoint import NOTHING, CopyDecision, CopyVote, HeldCopies, newest_common
+from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote, HeldCopies, newest_common
 from torchft_x.core.types import State
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class HeldState:
 
     def __init__(self, rank: RankNode, memory: SupervisorMemory | None) -> None:
         self.label: tuple[int, int] | None = None  # (quorum id, step) of the vote that carried `said`
-        self.said = CopyVote()
+        self.said = CopyVote(0)
         self._rank = rank
         self._memory = memory
         self._slots = None if memory is None else memory.slots[rank.rank]
@@ -58,10 +58,10 @@ class HeldState:
 
     @staticmethod
     def decide(node: GroupNode, label: tuple[int, int], commit: bool) -> CopyDecision:
-        """Return rank 0's decision for the group, or `NOTHING` if not all ranks voted under this label."""
+        """Return rank 0's decision for the group, or none if not all ranks voted under this label."""
         all_held = [rank.held for rank in node.ranks]
         if any(held.label != label for held in all_held):
-            return NOTHING
+            return CopyDecision(0)
         due = node.world.now >= all_held[0]._due
         return all_held[0]._copies.decide([held.said for held in all_held], due=due, commit=commit)
 

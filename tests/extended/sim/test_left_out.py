@@ -12,17 +12,19 @@ from tests.sim.quorum_checks import QuorumChecks
 from tests.sim.shared import SharedDirectory
 from tests.sim.variants import hunt, patched
 from torchft_x.core import quorum as rule
-from torchft_x.core.training.memory_checkpoint import CopyDecision, HeldCopies
+from torchft_x.core.training.memory_checkpoint import CopyDecision, CopyVote, HeldCopies
 from torchft_x.core.types import State
 
 
 def _restores_never(self: HeldCopies, votes: Any, *, due: bool, commit: bool) -> CopyDecision:
-    return CopyDecision(commit and due and all(v.idle for v in votes), all(v.holds for v in votes))
+    copy, held = commit and due and all(v & CopyVote.IDLE for v in votes), all(v & CopyVote.HOLDS for v in votes)
+    return CopyDecision(CopyDecision.COPY * copy | CopyDecision.HELD * held)
 
 
 def _copies_at_any_time(self: HeldCopies, votes: Any, *, due: bool, commit: bool) -> CopyDecision:
-    torn = not commit and self.common is not None and any(v.torn for v in votes)
-    return CopyDecision(commit and due, all(v.holds for v in votes), torn)
+    torn = not commit and self.common is not None and any(v & CopyVote.TORN for v in votes)
+    held = all(v & CopyVote.HOLDS for v in votes)
+    return CopyDecision(CopyDecision.COPY * (commit and due) | CopyDecision.HELD * held | CopyDecision.RESTORE * torn)
 
 
 def _over_the_older(self: HeldCopies, slots: Any) -> int:

@@ -31,9 +31,6 @@ class HealWait:
         self._signs = 0  # newest `signs` given to `poll`
         self._factor = 2.0 ** min(given_up, _DOUBLED)
 
-    def __repr__(self) -> str:
-        return f"<HealWait signs={self._signs} x{self._factor:g}>"
-
     def poll(self, now: float, *, signs: int, done: bool, lateness: float, waits_since: float | None) -> float:
         """Return the seconds for which the heal has stood still if that is too long, else 0.
 
@@ -65,9 +62,6 @@ class HealRetries:
         self._patience = patience
         self._first: float | None = None  # when the first heal of the present row failed; None: the last heal succeeded
         self._sources: list[str] = []  # sources of the heals in the row, in order
-
-    def __repr__(self) -> str:
-        return f"<HealRetries {len(self._sources)}>"
 
     def failed(self, source: str, sources: int, error: str, now: float) -> str:
         """Record a failed heal from `source`, one of `sources`. Return why the group gives up, or '' if it does not."""

@@ -12,7 +12,7 @@ any other. If others train, they go on and it heals (R22). If no member carries 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from enum import IntFlag
 
 from torchft_x.core.types import State
 
@@ -34,9 +34,6 @@ class CopySchedule:
     def __init__(self) -> None:
         self._took = 0.0  # seconds per copy; a few copies outweigh one slow copy. 0: none yet
 
-    def __repr__(self) -> str:
-        return f"<CopySchedule {self._took:.3f} s each>"
-
     def due(self, step: int, step_seconds: float) -> bool:
         """Return whether to copy the state after `step` committed steps. `step_seconds`: usual duration; 0: unknown."""
         if not self._took:
@@ -53,44 +50,21 @@ class CopySchedule:
         self._took = max(took, (self._took + took) / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyVote:
+class CopyVote(IntFlag):
     """Vote of a rank about copies, carried by its vote on the step."""
 
-    idle: bool = False  # the rank may copy: it has room, and no copy is under way
-    holds: bool = False  # the last copy that was ordered is complete
-    torn: bool = False  # a heal was half applied
-    behind: bool = False  # the rank is not at the quorum's state: its heal failed
-
-    @property
-    def bits(self) -> int:
-        """The vote as the integer that a step's vote carries."""
-        return self.idle | self.holds << 1 | self.torn << 2 | self.behind << 3
-
-    @staticmethod
-    def of(bits: int) -> CopyVote:
-        return CopyVote(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
+    IDLE = 1  # the rank may copy: it has room, and no copy is under way
+    HOLDS = 2  # the last copy that was ordered is complete
+    TORN = 4  # a heal was half applied
+    BEHIND = 8  # the rank is not at the quorum's state: its heal failed
 
 
-@dataclass(frozen=True, slots=True)
-class CopyDecision:
+class CopyDecision(IntFlag):
     """Decision of rank 0 about copies, carried by its decision on the step."""
 
-    copy: bool = False  # copy the state that this commit leads to, before the next step
-    held: bool = False  # all ranks hold the last copy that was ordered
-    restore: bool = False  # resume from the group's copy
-
-    @property
-    def bits(self) -> int:
-        """The decision as the integer that a step's decision carries."""
-        return self.copy | self.held << 1 | self.restore << 2
-
-    @staticmethod
-    def of(bits: int) -> CopyDecision:
-        return CopyDecision(bool(bits & 1), bool(bits & 2), bool(bits & 4))
-
-
-NOTHING = CopyDecision()
+    COPY = 1  # copy the state that this commit leads to, before the next step
+    HELD = 2  # all ranks hold the last copy that was ordered
+    RESTORE = 4  # resume from the group's copy
 
 
 class HeldCopies:
@@ -103,9 +77,6 @@ class HeldCopies:
         self._goes_back = False  # whether rank 0 has ordered to resume from the group's copy
         self._ordered: State | None = None  # state of the copy that was ordered last
 
-    def __repr__(self) -> str:
-        return f"<HeldCopies {self.common or 'none'}, ordered {self._ordered or 'none'}>"
-
     @property
     def is_pending(self) -> bool:
         """Whether a copy may have to be made or loaded before this rank asks for a quorum."""
@@ -113,7 +84,8 @@ class HeldCopies:
 
     def vote(self, slots: Collection[State | None], *, idle: bool, torn: bool, behind: bool) -> CopyVote:
         """Return this rank's vote. `slots`: the complete state in each slot; None: the slot holds none."""
-        return CopyVote(idle, self._ordered is not None and self._ordered in slots, torn, behind)
+        holds = self._ordered is not None and self._ordered in slots
+        return CopyVote(CopyVote.IDLE * idle | CopyVote.HOLDS * holds | CopyVote.TORN * torn | CopyVote.BEHIND * behind)
 
     def decide(self, votes: Collection[CopyVote], *, due: bool, commit: bool) -> CopyDecision:
         """Return rank 0's decision, from the votes of all ranks. `due`: whether a copy is due after this step.
@@ -121,23 +93,21 @@ class HeldCopies:
         A group whose ranks are at unequal states holds no complete state, even if no rank is torn. A group whose ranks
         have all stayed at their state need not restore a copy.
         """
-        apart = any(v.torn for v in votes) or len({v.behind for v in votes}) > 1
-        held = all(v.holds for v in votes)
-        return CopyDecision(
-            copy=commit and due and all(v.idle for v in votes),
-            held=held,
-            restore=not commit and (held or self.common is not None) and apart,
-        )
+        apart = any(v & CopyVote.TORN for v in votes) or len({v & CopyVote.BEHIND for v in votes}) > 1
+        held = all(v & CopyVote.HOLDS for v in votes)
+        copy = commit and due and all(v & CopyVote.IDLE for v in votes)
+        restore = not commit and (held or self.common is not None) and apart
+        return CopyDecision(CopyDecision.COPY * copy | CopyDecision.HELD * held | CopyDecision.RESTORE * restore)
 
     def receive(self, decision: CopyDecision, state: State | None) -> None:
         """Take rank 0's decision. `state`: the state after the commit; None: nothing is committed."""
-        if decision.held:
+        if decision & CopyDecision.HELD:
             self.common = self._ordered
         if state is not None and self.common is not None and self.common > state:
             self.common = None  # it belongs to an abandoned lineage: the others train on from an older state
-        if decision.copy:
+        if decision & CopyDecision.COPY:
             self._ordered = self.wanted = state
-        self._goes_back = self._goes_back or decision.restore
+        self._goes_back = self._goes_back or bool(decision & CopyDecision.RESTORE)
 
     def to_load(self, state: State) -> State | None:
         """Return the copy that this rank, at `state`, must load before it asks for a quorum; None: none.

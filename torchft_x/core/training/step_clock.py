@@ -35,9 +35,6 @@ class StepTimeEstimate:
         self._seen = 0  # number of measured steps
         self._began: float | None = None  # when the present step began
 
-    def __repr__(self) -> str:
-        return f"<StepTimeEstimate {self._smooth:.3g} s, {self._seen} steps>"
-
     def begin(self, now: float) -> None:
         """Record that a step begins at `now` (monotonic seconds), and measure the one before it."""
         if self._began is not None:
@@ -78,9 +75,6 @@ class WaitBudget:
         self._waited = 0.0  # seconds of the longest wait for others in the present step
         self._waits_since: float | None = None  # when the present wait began
         self._unlimited = False  # whether only `most` limits the present or last wait
-
-    def __repr__(self) -> str:
-        return f"<WaitBudget own={self._own:.3g} s limit={self.limit:.3g} s>"
 
     @property
     def limit(self) -> float:

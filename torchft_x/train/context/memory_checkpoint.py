@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from torchft_x.core.training.memory_checkpoint import NOTHING, CopyDecision, CopySchedule, CopyVote, HeldCopies
+from torchft_x.core.training.memory_checkpoint import CopyDecision, CopySchedule, CopyVote, HeldCopies
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError, TransferError
 from torchft_x.observe.events import EventLog
@@ -72,16 +72,13 @@ class MemoryCheckpoint:
         self._announced = False  # rank 0 knows of this rank's last copy, and may have made it the group's
         self._returned: Callable[[], bool] | None = None  # whether the lent slot is free; None: none lent
 
-    def __repr__(self) -> str:
-        return f"<MemoryCheckpoint {self._off or self._copies}>"
-
     # --- with each vote ------------------------------------------------------------------------------------------------
 
     def vote(self, *, torn: bool, behind: bool) -> CopyVote:
         """Return the part of this rank's vote about copies. No copy is ordered before the running one has its seal."""
         idle = not self._off and self._none_is_lent() and (self._worker is None or not self._worker.is_alive())
         vote = self._copies.vote(self._holds, idle=idle, torn=torn, behind=behind)
-        self._announced = vote.holds
+        self._announced = bool(vote & CopyVote.HOLDS)
         return vote
 
     def decide(self, votes: Collection[CopyVote], state: State | None, step_seconds: float) -> CopyDecision:
@@ -92,7 +89,7 @@ class MemoryCheckpoint:
     def receive(self, decision: CopyDecision, state: State | None) -> None:
         """Apply rank 0's decision. `state` is the state that the commit leads to; None if nothing is committed."""
         self._announced = False
-        if decision == NOTHING and self._copies.common is None:
+        if not decision and self._copies.common is None:
             return  # the common case: no copy is held
         self._copies.receive(decision, state)
         for i, held in enumerate(self._holds):

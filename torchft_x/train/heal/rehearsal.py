@@ -29,9 +29,6 @@ class Rehearsal:
         self._wanted = wanted  # the next step is the rehearsal
         self._began: float | None = None  # monotonic seconds of its start; None unless it runs
 
-    def __repr__(self) -> str:
-        return f"<Rehearsal {'wanted' if self._wanted else 'on' if self.is_on else 'over'}>"
-
     def start(self, *, ordinary: bool) -> bool:
         """Begin a step. Return whether it is the rehearsal. An `ordinary` step heals and admits newcomers."""
         self.end()

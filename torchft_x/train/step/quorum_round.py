@@ -90,19 +90,17 @@ class QuorumRound:
 
     def wait_ready(self) -> None:
         """Wait until `ready` is set. Raises the error that kept the quorum from coming, or `DeadlineError`."""
-        if not self.ready.is_set() and not self._wait(self.ready):
-            raise DeadlineError("the quorum has come, and its thread does not come back with a process group.")
+        if not self.ready.is_set():
+            waits = self._context.waits
+            waits.start_wait(time.monotonic())
+            try:
+                self._answered.wait()
+                if not self.ready.wait(self._context.options.timeout + TIMING.late_round):
+                    raise DeadlineError("the quorum has come, and its thread does not come back with a process group.")
+            finally:
+                waits.end_wait(time.monotonic())
         if self.error is not None:
             raise self.error
-
-    def _wait(self, event: threading.Event) -> bool:
-        waits = self._context.waits
-        waits.start_wait(time.monotonic())
-        try:
-            self._answered.wait()
-            return event.wait(self._context.options.timeout + TIMING.late_round)
-        finally:
-            waits.end_wait(time.monotonic())
 
     def wait_idle(self) -> None:
         """Wait until this round has ended, as it must before the next one asks. Raises `StepError` if it hangs."""

@@ -90,7 +90,7 @@ class StepVote:
         with c.failures.lock:
             size, broken = c.step.size, c.step.error is not None
             torn, behind = c.step.torn, c.step.state != c.step.top
-        copies = 0 if c.memory is None else c.memory.vote(torn=torn, behind=behind).bits
+        copies = 0 if c.memory is None else c.memory.vote(torn=torn, behind=behind)
         state = c.committed.digest() if vote.ok and c.options.commit_vote else 0
         slot = self._data.digest() if vote.ok and self._data.check is not None else 0
         mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state, slot=slot)
@@ -127,7 +127,7 @@ class StepVote:
         self._context.status.publish()
         decision = spoke.vote(mine, limit, meanwhile)
         if self._context.memory is not None:
-            self._context.memory.receive(CopyDecision.of(decision.copies), _next_state(mine, commit=decision.commit))
+            self._context.memory.receive(CopyDecision(decision.copies), _next_state(mine, commit=decision.commit))
         self._compared(Comparison("", decision.differ, decision.wrong, decision.disputed, decision.faulty))
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
@@ -159,9 +159,9 @@ class StepVote:
         if c.memory is None:
             return 0
         state = _next_state(mine, commit=reply.commit)
-        decision = c.memory.decide([CopyVote.of(v.copies) for v in votes], state, c.step_time.seconds)
+        decision = c.memory.decide([CopyVote(v.copies) for v in votes], state, c.step_time.seconds)
         c.memory.receive(decision, state)
-        return decision.bits
+        return decision
 
     # --- comparisons --------------------------------------------------------------------------------------------------
 

@@ -76,15 +76,15 @@ def agree(group: list[HeldCopies], votes: list[CopyVote], state: State | None, *
     return decision
 
 
-IDLE, BUSY = CopyVote(idle=True), CopyVote()
+IDLE, BUSY = CopyVote.IDLE, CopyVote(0)
 
 
 def test_all_ranks_copy_after_the_same_step_and_none_while_another_still_copies() -> None:
     ranks = group(2)
-    assert not agree(ranks, [IDLE, BUSY], State(1, 7)).copy
-    assert not agree(ranks, [IDLE, IDLE], None).copy
-    assert not agree(ranks, [IDLE, IDLE], State(2, 7), due=False).copy
-    assert agree(ranks, [IDLE, IDLE], State(3, 7)).copy
+    assert not agree(ranks, [IDLE, BUSY], State(1, 7)) & CopyDecision.COPY
+    assert not agree(ranks, [IDLE, IDLE], None) & CopyDecision.COPY
+    assert not agree(ranks, [IDLE, IDLE], State(2, 7), due=False) & CopyDecision.COPY
+    assert agree(ranks, [IDLE, IDLE], State(3, 7)) & CopyDecision.COPY
     assert [r.wanted for r in ranks] == [State(3, 7)] * 2
 
 
@@ -107,7 +107,7 @@ def test_a_copy_counts_in_the_very_vote_that_tells_of_it() -> None:
     votes = [
         r.vote([State(3, 7), None], idle=True, torn=t, behind=t) for r, t in zip(ranks, (False, True), strict=True)
     ]
-    assert agree(ranks, votes, None).restore
+    assert agree(ranks, votes, None) & CopyDecision.RESTORE
     assert [r.to_load(State(3, 7)) for r in ranks] == [State(3, 7)] * 2
 
 
@@ -126,7 +126,7 @@ def test_a_rank_that_missed_a_copy_does_not_cost_the_group_the_one_before() -> N
     slots: list[list[State | None]] = [[State(3, 7), State(5, 7)], [State(3, 7), None]]
     ranks[0]._ordered = ranks[1]._ordered = State(5, 7)
     votes = [r.vote(s, idle=True, torn=False, behind=False) for r, s in zip(ranks, slots, strict=True)]
-    assert agree(ranks, votes, State(6, 7)).copy
+    assert agree(ranks, votes, State(6, 7)) & CopyDecision.COPY
     assert [r.slot(s) for r, s in zip(ranks, slots, strict=True)] == [1, 1]
 
 
@@ -134,14 +134,16 @@ def test_an_attempt_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_
     ranks = group(2, State(3, 7))
     assert [r.to_load(State()) for r in ranks] == [State(3, 7)] * 2
     assert [r.to_load(State()) for r in ranks] == [None] * 2
-    assert not agree(ranks, [IDLE, CopyVote(torn=True)], State(9, 8)).restore  # it has committed without that rank?
+    assert (
+        not agree(ranks, [IDLE, CopyVote.TORN], State(9, 8)) & CopyDecision.RESTORE
+    )  # it has committed without that rank?
     assert [r.common for r in ranks] == [State(3, 7)] * 2
-    assert agree(ranks, [IDLE, CopyVote(torn=True)], None).restore
+    assert agree(ranks, [IDLE, CopyVote.TORN], None) & CopyDecision.RESTORE
     assert [r.to_load(s) for r, s in zip(ranks, (State(9, 8), State()), strict=True)] == [State(3, 7)] * 2
     assert [r.to_load(State(3, 7)) for r in ranks] == [None] * 2
     assert group(1)[0].to_load(State()) is None
     assert group(1, State(3, 7))[0].to_load(State(5, 7)) is None  # the script has loaded something newer
-    assert not agree(group(2), [IDLE, CopyVote(torn=True)], None).restore
+    assert not agree(group(2), [IDLE, CopyVote.TORN], None) & CopyDecision.RESTORE
 
 
 @pytest.mark.parametrize(
@@ -150,20 +152,14 @@ def test_an_attempt_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_
 def test_a_group_whose_ranks_stand_apart_goes_back_to_its_copy(behind: tuple[bool, bool], back: bool) -> None:
     """The heal of one has failed, before a byte of it was there; that of the other has not."""
     ranks = group(2, State(3, 7))
-    assert agree(ranks, [CopyVote(behind=b) for b in behind], None).restore == back
-
-
-@pytest.mark.parametrize("bits", range(16))
-def test_words_travel_as_bits(bits: int) -> None:
-    assert CopyVote.of(bits).bits == bits
-    assert CopyDecision.of(bits).bits == bits & 7
+    assert bool(agree(ranks, [CopyVote.BEHIND * b for b in behind], None) & CopyDecision.RESTORE) == back
 
 
 def test_a_copy_from_a_history_that_has_ended_is_of_no_use_once_this_one_goes_on() -> None:
     (rank,) = group(1, State(16, 5))
-    rank.receive(CopyDecision(), None)
+    rank.receive(CopyDecision(0), None)
     assert rank.common == State(16, 5)
-    rank.receive(CopyDecision(), State(11, 9))
+    rank.receive(CopyDecision(0), State(11, 9))
     assert rank.common is None
 
 

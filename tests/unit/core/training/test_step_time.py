@@ -39,7 +39,3 @@ def test_nothing_is_said_before_three_steps() -> None:
 )
 def test_no_single_step_decides(steps: list[float], seconds: float, rel: float) -> None:
     assert after(steps) == pytest.approx(seconds, rel=rel)
-
-
-def test_it_shows_itself() -> None:
-    assert repr(StepTimeEstimate()) == "<StepTimeEstimate 0 s, 0 steps>"
