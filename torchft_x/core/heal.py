@@ -127,7 +127,7 @@ def plan(
         mirrors=tuple(members[i] for i in mirrors_of.get(own, ())),
         mirror_of=tuple(r for r, choice in mirrors_of.items() if own in choice),
         carriers=tuple(replica_ids[i] for i in at_top),
-        hosts=tuple(m.address.rpartition("/")[2].rpartition(":")[0] for m in members),
+        hosts=tuple(map(_host, members)),
     )
 
 

@@ -106,17 +106,15 @@ class StepFailures:
                 return None
             self._configuring, self._config_id, self.broken = True, plan.config_id, True
         began = time.monotonic()
-        error: Exception | None = None
         try:
-            make()
+            try:
+                make()
+            finally:
+                self._configuring = False
         except Exception as e:
-            error = e
-        finally:
-            self._configuring = False
-        if error is not None:
             if time.monotonic() - began >= TIMING.slow_connect:
                 self._not_reached(plan, silent())
-            self.fail(error, plan.quorum_id)
+            self.fail(e, plan.quorum_id)
             return None
         with self.lock:
             self.broken = self.step.error is not None

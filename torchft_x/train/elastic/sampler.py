@@ -157,14 +157,11 @@ class ElasticSampler:
         """
         data = self._manager.steps.data
         dealt = data.deal()
-        found = [] if dealt is None else [self.micro(dealt.data, dealt.options, slot) for slot in dealt.slots]
-        if not found or dealt is None:
-            data.slot = None
-            yield self._spare()
-            return
-        slots = dealt.slots
-        for slot, next_slot, micro in zip(slots, [*slots[1:], None], found, strict=True):
-            data.begin(dealt, slot, next_slot)
+        for slot in data.each_slot(dealt):
+            if slot is None or dealt is None:
+                yield self._spare()
+                continue
+            micro = self.micro(dealt.data, dealt.options, slot)
             if self._options.reproducible:
                 _seed_generators(_seed_of(self._seed, self._manager.current_step(), slot, self._rank))
             yield replace(micro, counts=False) if slot == dealt.extra else micro

@@ -95,17 +95,16 @@ class ElasticStreams:
         """
         data = self._manager.steps.data
         dealt = data.deal()
-        position, slots = (None, []) if dealt is None else (dealt.data, dealt.slots)
-        if position is not None:
-            assert isinstance(position, StreamState), "set by this class"
-            self._exchange(position, slots)
-        if dealt is None or position is None or not slots:
-            data.slot = None
-            yield self._item(0, self._next[0][0] if 0 in self._next else 0)
-            return
-        for slot, next_slot in zip(slots, [*slots[1:], None], strict=True):
-            data.begin(dealt, slot, next_slot)
-            yield self._item(slot, position.counts[slot])
+        counts: tuple[int, ...] = ()
+        if dealt is not None:
+            assert isinstance(dealt.data, StreamState), "set by this class"
+            counts = dealt.data.counts
+            self._exchange(dealt.data, dealt.slots)
+        for slot in data.each_slot(dealt):
+            if slot is None:
+                yield self._item(0, self._next[0][0] if 0 in self._next else 0)
+            else:
+                yield self._item(slot, counts[slot])
 
     def _item(self, stream: int, number: int) -> Any:
         """Return an item of a stream. An item is read once, and kept until the next one is wanted."""

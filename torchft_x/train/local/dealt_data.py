@@ -75,7 +75,7 @@ class DealtData:
         role = self._manager.steps.role if self._used else None
         if role is not None:
             self._next = role.plan.replica_rank
-            self._manager.steps.data.cover(lane_slots([int(n) for n in row], self._period))
+            self._manager.steps.data.cover_slots(lane_slots([int(n) for n in row], self._period))
 
     def committed(self) -> None:
         """Begin a new round, because an exchange was committed. The quorum in hand may be a later one (an adoption)."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
@@ -103,12 +102,10 @@ class InnerLoop:
             self._data.start()
             self._go(self.schedule.enter())
         except BaseException:
-            self.exit(None, None, None)
+            self.exit()
             raise
 
-    def exit(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def exit(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -240,10 +237,8 @@ class InnerLoopContext:
     def _begin(self) -> None:
         self._loop.enter()
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._loop.exit(exc_type, exc, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._loop.exit()
 
     @property
     def exchanges(self) -> int:

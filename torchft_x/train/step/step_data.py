@@ -154,11 +154,20 @@ class StepData:
         with self._context.failures.lock:
             self._context.step.deal = None
 
-    def begin(self, dealt: DealtStep | DealtInnerStep, slot: int, next_slot: int | None) -> None:
-        """Begin the backward of a slot of the step that was `dealt`. Raises `StepError` if that step is over."""
-        if self.dealt is not dealt:
-            raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")
-        self.slot, self.next_slot = slot, next_slot
+    def each_slot(self, dealt: DealtStep | DealtInnerStep | None) -> Iterator[int | None]:
+        """Yield each slot of the step that was `dealt`, before its backward; None, once, if this group has none.
+
+        Raises `StepError` if that step is over.
+        """
+        slots = [] if dealt is None else dealt.slots
+        if not slots:
+            self.slot = None
+            yield None
+        for i, slot in enumerate(slots, 1):
+            if self.dealt is not dealt:
+                raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")
+            self.slot, self.next_slot = slot, slots[i] if i < len(slots) else None
+            yield slot
 
     def is_compared(self, slot: int | None) -> bool:
         """Return whether the gradient of this slot is compared with that of other groups (reproducible steps)."""
@@ -217,7 +226,7 @@ class StepData:
             self._nodes = deal, [nodes_of(deal.share(number.get(member))) for member in role.plan.replica_ids]
         return self._nodes[1], options.slots
 
-    def cover(self, slots: Ranges) -> None:
+    def cover_slots(self, slots: Ranges) -> None:
         """Let the commit of the current quorum cover these slots, which its members have trained apart."""
         role = self._steps.role
         assert role is not None, "its quorum has come"

@@ -16,7 +16,7 @@ def test_an_adopted_exchange_gives_the_lane_of_its_own_quorum() -> None:
     """The quorum in hand is then a later one, in which this group may have another number."""
     step = SimpleNamespace(data=DataState(0, 100, lanes=3), data_options=DataOptions(Policy.SHRINK, 1, 1))
     settled: list[Any] = []
-    of_step = SimpleNamespace(cover=settled.append)
+    of_step = SimpleNamespace(cover_slots=settled.append)
     steps = SimpleNamespace(role=SimpleNamespace(plan=SimpleNamespace(replica_rank=2)), data=of_step)
     context = SimpleNamespace(step=step, failures=SimpleNamespace(lock=contextlib.nullcontext()))
     manager = SimpleNamespace(context=context, steps=steps, _use_async_quorum=False)
