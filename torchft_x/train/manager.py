@@ -68,7 +68,8 @@ class Manager:
         timeout: limit for reductions, healing and the vote. If it is not set, ranks of one group wait for each other
             for ten minutes.
         quorum_timeout: limit for `start_quorum`. If it is not set, it gives up when the lighthouse has not told for a
-            minute what it waits for, or was away for three minutes, and after an hour in all.
+            minute what it waits for, or was away for three minutes, and after an hour in all. A limit that is shorter
+            than the lighthouse's heartbeat timeout is refused.
         connect_timeout: limit for finding the group's store, its server and the lighthouse.
         rank, world_size: rank of this process in its group, and the group's size (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC counts every healthy group. FIXED_WITH_SPARES counts at most `min_replica_size`.
@@ -77,8 +78,7 @@ class Manager:
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: port of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/schedulers.md).
-        heartbeat_interval: without effect, because the session to the lighthouse needs no tuning. An interval that is
-            no shorter than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
+        heartbeat_interval: without effect, because the session to the lighthouse needs no tuning.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None. Your own transport may have
             torchft's interface (`torchft_x.transfer.torchft_transports`).
         init_sync: at step 0 all groups take one group's weights.
@@ -148,14 +148,14 @@ class Manager:
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
-        del quorum_retries
+        del heartbeat_interval, quorum_retries
         end_with_a_sentence()  # for a refusal by the others that the script does not handle
         spare_loader_workers()
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, lighthouse_addr=lighthouse_addr, port=port, hostname=hostname,
             store_addr=store_addr, store_port=store_port, token=token, min_replica_size=min_replica_size,
-            heartbeat_interval=heartbeat_interval, commit_vote=commit_vote, straggler_timeout=straggler_timeout,
+            commit_vote=commit_vote, straggler_timeout=straggler_timeout,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum  # torchft's name, which its DiLoCo reads
         self._pg = pg  # process group between the replica groups

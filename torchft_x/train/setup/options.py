@@ -60,8 +60,6 @@ class Options:
     """TORCHFT_X_RUN_DIR: directory for events; None if none are written."""
     min_replica_size: int
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
-    heartbeat_interval: float | None = None
-    """The Manager's argument in seconds. Only `check_against` uses it."""
     commit_vote: bool = True
     """Whether groups vote with each other before each commit."""
     group_timeout: float = GROUP_TIMEOUT
@@ -94,18 +92,12 @@ class Options:
             )
 
     def check_against(self, heartbeat_timeout: float) -> None:
-        """Raise `ConfigError` if a time can't go with the lighthouse's heartbeat timeout."""
-        theirs = f"the lighthouse takes a silent group for lost after {heartbeat_timeout:g} s"
-        if self.heartbeat_interval is not None and self.heartbeat_interval >= heartbeat_timeout:
-            raise ConfigError(
-                f"heartbeat_interval is {self.heartbeat_interval:g} s, but {theirs}; leave it out (the session with the "
-                "lighthouse pings by itself), or give the lighthouse a longer --heartbeat_timeout_ms."
-            )
+        """Raise `ConfigError` if the quorum timeout can't go with the lighthouse's heartbeat timeout."""
         if self.quorum_timeout < heartbeat_timeout:
             raise ConfigError(
-                f"quorum_timeout is {self.quorum_timeout:g} s, but {theirs}: this group would give up before one that "
-                f"hangs is left behind. Give Manager a longer quorum_timeout ({env.QUORUM_TIMEOUT}), or the lighthouse "
-                "a shorter --heartbeat_timeout_ms."
+                f"quorum_timeout is {self.quorum_timeout:g} s, but the lighthouse takes a silent group for lost after "
+                f"{heartbeat_timeout:g} s: this group would give up before one that hangs is left behind. Give Manager a "
+                f"longer quorum_timeout ({env.QUORUM_TIMEOUT}), or the lighthouse a shorter --heartbeat_timeout_ms."
             )
 
     @property
@@ -129,7 +121,6 @@ def resolve(
     store_port: int | None,
     token: str | None,
     min_replica_size: int,
-    heartbeat_interval: Seconds | None = None,
     commit_vote: bool = True,
     straggler_timeout: Seconds | None = None,
     environ: Mapping[str, str] | None = None,
@@ -169,7 +160,6 @@ def resolve(
         attempt=attempt.number,
         attempt_token=attempt.token,
         run_dir=env.read(env.RUN_DIR, None, environ),
-        heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=fewest,
         alone=alone,
         commit_vote=commit_vote,
