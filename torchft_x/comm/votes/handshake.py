@@ -43,6 +43,8 @@ class VoteEndpoint:
         self._why = ""  # why it has ended, as a clause; empty if it hasn't
         self._open: list[socket.socket] = []  # all open sockets
         self._listener: socket.socket | None = None  # set while connecting
+        self._strangers: dict[socket.socket, bytes] = {}  # unidentified callers, oldest first; bytes received
+        self._ready: selectors.BaseSelector  # set while accepting
 
     def end(self, why: str) -> None:
         """End the vote and release waiting callers, here and, by closed connections, in other members."""
@@ -93,75 +95,30 @@ class VoteEndpoint:
         is sent. Two members that call each other would wait for ever if they did not accept meanwhile.
         """
         unsent = unsent or {}
-        assert self._listener is not None, "we listen"
-        with Acceptor(self._listener, self._secret, self._keep, self._drop) as reception:
-            for sock, _ in unsent.values():
-                reception.watch(sock)
-            while missing or unsent:
-                check(missing | unsent.keys())
-                for rank, sock in reception.members(tick):
-                    if rank in missing:
-                        missing.remove(rank)
-                        links[rank] = sock
-                    else:
-                        self._drop(sock)
-                for rank in [r for r, (_, send) in unsent.items() if send()]:
-                    reception.forget(unsent.pop(rank)[0])
-        self._drop(self._listener)
+        listener = self._listener
+        assert listener is not None, "we listen"
+        with selectors.DefaultSelector() as self._ready:
+            for sock in (listener, *(sock for sock, _ in unsent.values())):
+                self._ready.register(sock, selectors.EVENT_READ)
+            try:
+                while missing or unsent:
+                    check(missing | unsent.keys())
+                    for key, _ in self._ready.select(tick):
+                        if key.fileobj is listener:
+                            self._admit(listener)
+                        elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._strangers:
+                            self._identify(key.fileobj, missing, links)
+                    for rank in [r for r, (_, send) in unsent.items() if send()]:
+                        self._ready.unregister(unsent.pop(rank)[0])
+            finally:
+                while self._strangers:
+                    self._dismiss(next(iter(self._strangers)))
+        self._drop(listener)
         self._listener = None
 
-
-class Acceptor:
-    """Acceptor of connections at a non-blocking listener. Identifies callers, and on exit closes the unidentified.
-
-    Args:
-        secret: our secret, which members read in the store.
-        keep, drop: take over a new socket; close one.
-    """
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        secret: bytes,
-        keep: Callable[[socket.socket], object],
-        drop: Callable[[socket.socket], None],
-    ) -> None:
-        self._listener, self._secret, self._keep, self._drop = listener, secret, keep, drop
-        self._strangers: dict[socket.socket, bytes] = {}  # unidentified, oldest first; bytes received
-        self._ready = selectors.DefaultSelector()
-
-    def __enter__(self) -> Acceptor:
-        self._ready.register(self._listener, selectors.EVENT_READ)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._ready.close()
-        for sock in self._strangers:
-            self._drop(sock)
-        self._strangers = {}
-
-    def watch(self, sock: socket.socket) -> None:
-        """Let `members` return early if a connection of ours becomes readable."""
-        self._ready.register(sock, selectors.EVENT_READ)
-
-    def forget(self, sock: socket.socket) -> None:
-        self._ready.unregister(sock)
-
-    def members(self, seconds: float) -> list[tuple[int, socket.socket]]:
-        """Wait up to `seconds` for callers. Return (claimed rank, non-blocking socket) of each identified, if any."""
-        found: list[tuple[int, socket.socket]] = []
-        for key, _ in self._ready.select(seconds):
-            sock = key.fileobj
-            assert isinstance(sock, socket.socket)
-            if sock is self._listener:
-                self._admit()
-            elif sock in self._strangers:  # otherwise it was closed a moment ago
-                self._listen_to(sock, found)
-        return found
-
-    def _admit(self) -> None:
+    def _admit(self, listener: socket.socket) -> None:
         try:
-            sock = not_inherited(tls.server(self._listener.accept()[0]))
+            sock = not_inherited(tls.server(listener.accept()[0]))
         except (BlockingIOError, ConnectionError):
             return
         except OSError as e:
@@ -176,8 +133,8 @@ class Acceptor:
         self._strangers[sock] = b""
         self._ready.register(sock, selectors.EVENT_READ)
 
-    def _listen_to(self, sock: socket.socket, found: list[tuple[int, socket.socket]]) -> None:
-        """Read from a caller. Add it to `found` once identified, and close it if its message is wrong."""
+    def _identify(self, sock: socket.socket, missing: set[int], links: dict[int, socket.socket]) -> None:
+        """Read from a caller. Move it to `links` if it is a missing rank, and close it if its message is wrong."""
         try:
             got = sock.recv(_HELLO.size - len(self._strangers[sock]))
         except BlockingIOError:
@@ -188,12 +145,13 @@ class Acceptor:
         if got and len(said) < _HELLO.size:
             return
         name, secret, rank = _HELLO.unpack(said) if got else (b"", b"", 0)
-        if name != _NAME or not hmac.compare_digest(secret, self._secret):
+        if name != _NAME or not hmac.compare_digest(secret, self._secret) or rank not in missing:
             self._dismiss(sock)
             return
         self._ready.unregister(sock)
         del self._strangers[sock]
-        found.append((int(rank), sock))
+        missing.remove(rank)
+        links[rank] = sock
 
     def _dismiss(self, sock: socket.socket) -> None:
         self._ready.unregister(sock)

@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torchft_x import tls
 from torchft_x.comm.votes.handshake import VoteEndpoint, introduction, read_contact
@@ -29,19 +29,15 @@ from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, Unrea
 from torchft_x.timing import POLL_FAST
 
 _AWAKE = 0.00003  # seconds of polling before a sleep; see `comm.votes.mesh`
-_VOTE = struct.Struct("!BIqqQQQ")  # flags, contributors, quorum, step, digest, state, slot
-_WORD = struct.Struct("!BHHqq")  # kind, flags, bytes of the reason that follows, quorum, step
+_VOTE = struct.Struct("!qq??QI?BQQ")  # fields of `RankVote`
+_WORD = struct.Struct(
+    "!BqqH??B????"
+)  # kind, quorum, step, bytes of the reason that follows, other fields of `Decision`
 _DECISION, _START = 1, 2  # kinds of messages from rank 0
-_OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
-_YES, _OPEN, _ALONE = 1, 2, 4  # flags of a message from rank 0
-_DIFFER, _WRONG, _DISPUTED, _FAULTY = 256, 512, 1024, 2048
-_COPIES = 3  # position of the five bits about copies
-_OF_COPIES = 31
 _MAX_REASON = 1000  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RankVote:
+class RankVote(NamedTuple):
     """Vote of one rank on step `step` of quorum `quorum`."""
 
     quorum: int
@@ -56,8 +52,7 @@ class RankVote:
     slot: int = 0  # digest of the gradient of the compared slot, 64 bits, unsigned; 0: not computed
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     commit: bool
     reason: str = ""  # why the step is not committed
     undecided: bool = False  # another group may have committed it
@@ -114,12 +109,10 @@ class Hub(VoteEndpoint):
 
     def decide(self, quorum: int, step: int, decision: Decision) -> None:
         """Send the decision to all ranks. The next `gather` notices a rank that could not be reached."""
-        reason = decision.reason.encode(errors="replace")[:_MAX_REASON]
-        flags = _YES * decision.commit | _OPEN * decision.undecided | decision.copies << _COPIES
-        flags |= _DIFFER * decision.differ | _WRONG * decision.wrong
-        flags |= _DISPUTED * decision.disputed | _FAULTY * decision.faulty
-        self._tell(_WORD.pack(_DECISION, flags, len(reason), quorum, step) + reason)
-        self.owes_start = decision.commit
+        commit, reason, *more = decision
+        text = reason.encode(errors="replace")[:_MAX_REASON]
+        self._tell(_WORD.pack(_DECISION, quorum, step, len(text), commit, *more) + text)
+        self.owes_start = commit
 
     def start(self, quorum: int, step: int, *, runs_on: bool, connected: bool) -> None:
         """Announce after a commit that the next step begins in the present quorum, or that all ask for another.
@@ -127,7 +120,7 @@ class Hub(VoteEndpoint):
         `connected`: whether the group has a session with the lighthouse.
         """
         self.owes_start = False
-        self._tell(_WORD.pack(_START, _YES * runs_on | _ALONE * (not connected), 0, quorum, step))
+        self._tell(_WORD.pack(_START, quorum, step, 0, runs_on, connected, 0, False, False, False, False))
 
     def close(self) -> None:
         self.end("the group was shut down")
@@ -155,27 +148,25 @@ class Hub(VoteEndpoint):
 
     def _vote(self, rank: int, sock: socket.socket, quorum: int, step: int) -> RankVote | None:
         """Return the rank's vote on this step if it has come, otherwise None."""
-        heard = self._heard.get(rank, b"")
         while True:
+            heard = self._heard.get(rank, b"")
+            try:
+                got = sock.recv(_VOTE.size - len(heard))
+            except BlockingIOError:
+                return None
+            except OSError as e:
+                raise self._broken(rank, str(e)) from None
+            if not got:
+                raise self._broken(rank, "connection closed by the other side")
+            self._heard[rank] = heard = heard + got
             if len(heard) < _VOTE.size:
-                try:
-                    got = sock.recv(_VOTE.size - len(heard))
-                except BlockingIOError:
-                    return None
-                except OSError as e:
-                    raise self._broken(rank, str(e)) from None
-                if not got:
-                    raise self._broken(rank, "connection closed by the other side")
-                heard = self._heard[rank] = heard + got
                 continue
-            flags, contributors, its_quorum, its_step, digest, state, slot = _VOTE.unpack(heard)
-            self._heard[rank] = heard = b""
-            if (its_quorum, its_step) == (quorum, step):
-                left, broken = bool(flags & _LEFT), bool(flags & _BROKEN)
-                ok, copies = bool(flags & _OK), flags >> _COPIES
-                return RankVote(quorum, step, ok, broken, digest, contributors, left, copies, state, slot)
-            if (its_quorum, its_step) > (quorum, step):
-                words = f"it votes on step {its_step} of quorum {its_quorum}, this group on step {step} of {quorum}"
+            self._heard[rank] = b""
+            vote = RankVote(*_VOTE.unpack(heard))
+            if vote[:2] == (quorum, step):
+                return vote
+            if vote[:2] > (quorum, step):
+                words = f"it votes on step {vote.step} of quorum {vote.quorum}, this group on step {step} of {quorum}"
                 raise self._broken(rank, words)
 
     def _sleep(self, missing: Sequence[int], deadline: float) -> None:
@@ -254,13 +245,10 @@ class Spoke:
             word = self._word(deadline)
             if word is None:
                 raise DeadlineError(f"No decision in time: group rank 0 has not said one within {timeout:g} s.")
-            kind, flags, quorum, step, reason = word
-            if (quorum, step) == (vote.quorum, vote.step) and kind == _DECISION:
-                self.expects_start = bool(flags & _YES)
-                return Decision(
-                    bool(flags & _YES), reason, bool(flags & _OPEN), flags >> _COPIES & _OF_COPIES,
-                    bool(flags & _DIFFER), bool(flags & _WRONG), bool(flags & _DISPUTED), bool(flags & _FAULTY),
-                )  # fmt: skip
+            kind, quorum, step, decision = word
+            if (kind, quorum, step) == (_DECISION, vote.quorum, vote.step):
+                self.expects_start = decision.commit
+                return decision
 
     def leave(self, quorum: int, step: int) -> None:
         """Report that this step is given up. Does not wait."""
@@ -275,10 +263,10 @@ class Spoke:
         """
         deadline = time.monotonic() + timeout
         while (word := self._word(deadline)) is not None:
-            kind, flags, quorum, step, _ = word
+            kind, quorum, step, (runs_on, _, connected, *_) = word
             if kind == _START:
-                self.expects_start, self.connected = False, not flags & _ALONE
-                return bool(flags & _YES), quorum, step
+                self.expects_start, self.connected = False, connected
+                return runs_on, quorum, step
         return None
 
     def end(self, why: str) -> None:
@@ -292,25 +280,24 @@ class Spoke:
 
     # --- private ------------------------------------------------------------------------------------------------------
 
-    def _say(self, v: RankVote) -> None:
-        flags = _OK * v.ok | _BROKEN * v.broken | _LEFT * v.left | v.copies << _COPIES
+    def _say(self, vote: RankVote) -> None:
         try:
-            self._sock.sendall(_VOTE.pack(flags, v.contributors, v.quorum, v.step, v.digest, v.state, v.slot))
+            self._sock.sendall(_VOTE.pack(*vote))
         except OSError as e:
             raise self._broken(e) from None
 
-    def _word(self, deadline: float) -> tuple[int, int, int, int, str] | None:
-        """Return the next message from rank 0, or None if none has come in time."""
+    def _word(self, deadline: float) -> tuple[int, int, int, Decision] | None:
+        """Return kind, quorum, step and content of the next message from rank 0, or None if none has come in time."""
         head = self._read(_WORD.size, deadline)
         if head is None:
             return None
-        kind, flags, size, quorum, step = _WORD.unpack(head)
+        kind, quorum, step, size, commit, *more = _WORD.unpack(head)
         if size > _MAX_REASON:
             raise self._broken(ValueError(f"a reason of {size} bytes"))
         reason = self._read(size, time.monotonic() + 1.0) if size else b""
         if reason is None:
             raise self._broken(TimeoutError("half a message came"))
-        return kind, flags, quorum, step, reason.decode(errors="replace")
+        return kind, quorum, step, Decision(commit, reason.decode(errors="replace"), *more)
 
     def _read(self, size: int, deadline: float) -> bytes | None:
         """Return `size` bytes, or None at the deadline. Bytes received so far are kept."""

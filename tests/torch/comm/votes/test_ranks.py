@@ -13,9 +13,7 @@ import pytest
 
 from tests.torch.train.fakes import background
 from tests.util import scaled
-from torchft_x.comm.votes.handshake import Acceptor
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
-from torchft_x.descriptors import shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
 HOST = "127.0.0.1"
@@ -130,13 +128,14 @@ def test_ranks_of_different_steps_break_off(make: Callable[[int], Ranks]) -> Non
         ranks.hub.gather(7, 4, scaled(5))
 
 
-def test_a_listener_that_is_shut_down_while_calls_are_awaited_admits_nobody() -> None:
-    """Its accept fails with EINVAL, which reached whoever waited for the vote, in place of why it was released."""
-    listener = socket.create_server((HOST, 0))
-    listener.setblocking(False)
-    with listener, Acceptor(listener, b"", lambda sock: None, lambda sock: None) as acceptor:
-        shut(listener)
-        assert acceptor.members(5.0) == []
+def test_a_hub_that_ends_while_ranks_are_awaited_says_why() -> None:
+    """The accept fails with EINVAL, which reached whoever waited for the vote."""
+    hub = Hub(HOST, 2)
+    waits = background(lambda: hub.gather(7, 0, scaled(30)))
+    hub.end("a newer attempt runs")
+    with pytest.raises(CollectiveError, match="was released: a newer attempt runs"):
+        waits.result(scaled(5))
+    hub.close()
 
 
 def test_end_releases_both_sides(make: Callable[[int], Ranks]) -> None:
