@@ -18,7 +18,8 @@ from tests.unit.attacks.http2 import PREFACE
 from tests.unit.rpc.support import group, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x import env, net, tls
-from torchft_x.comm.store.client import Connection, MeetingStore
+from torchft_x.comm.store.client import MeetingStore
+from torchft_x.comm.store.connection import Connection
 from torchft_x.comm.store.create import serve_store
 from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke

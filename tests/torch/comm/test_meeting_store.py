@@ -14,26 +14,17 @@ from tests.torch.train.fakes import background
 from tests.util import scaled
 from torchft_x.comm import create_store_client
 from torchft_x.comm.store import table, wire
-from torchft_x.comm.store.client import Connection, MeetingStore
 from torchft_x.comm.store.create import (
     KeyedAddress,
     StoreClient,
-    _here,
     host_store,
     serve_store,
     split_store_address,
 )
 from torchft_x.comm.store.server import MAX_STRANGERS, StoreServer
 from torchft_x.errors import AddressError, UnreachableError
-from torchft_x.net import Address
 
 HOST = "127.0.0.1"
-
-
-def make(address: KeyedAddress) -> dist.Store:
-    """As a process does that doesn't serve it."""
-    _here.clear()
-    return create_store_client(address.text, scaled(10))
 
 
 @pytest.fixture
@@ -43,15 +34,8 @@ def served() -> Iterator[tuple[StoreServer, KeyedAddress]]:
     server.close()
 
 
-def connected(address: KeyedAddress, seconds: float = 10.0, *, inside: bool = False) -> dist.Store:
-    """By a connection, as from another process, or `inside` of the process that serves it."""
+def connected(address: KeyedAddress, seconds: float = 10.0) -> dist.Store:
     client = StoreClient(address)
-    if not inside:
-        client._connection = Connection(
-            Address(address.host, address.port), bytes.fromhex(address.key), scaled(seconds)
-        )
-        client._store = MeetingStore(client._connection)
-        client._socket = client._connection._sock
     store = client.open(scaled(seconds))
     store.client = client  # type: ignore[attr-defined]  # for tests that shut it
     return store
@@ -83,14 +67,14 @@ def test_an_address_holds_the_key_and_shows_it_to_nobody(served: tuple[StoreServ
         assert "xyz" not in str(e.value)
 
 
-@pytest.mark.parametrize("kind", ["by a connection", "inside", "torch's"])
+@pytest.mark.parametrize("kind", ["ours", "torch's"])
 def test_it_is_a_store_to_torch(served: tuple[StoreServer, KeyedAddress], kind: str) -> None:
     if kind == "torch's":
         kept, where = host_store(HOST)
         assert kept.port == where.port
         store: dist.Store = StoreClient(where).open(scaled(10.0))
     else:
-        store = connected(served[1], inside=kind == "inside")
+        store = connected(served[1])
     keys = store.num_keys()  # torch's store has one of its own
     under = dist.PrefixStore("p", store)
     under.set("a", "1")
@@ -118,12 +102,9 @@ def test_it_is_a_store_to_torch(served: tuple[StoreServer, KeyedAddress], kind: 
     assert under.num_keys() == keys + 2  # the connection is as good as before
 
 
-@pytest.mark.parametrize("inside", [(False, False), (True, False), (False, True), (True, True)])
-def test_who_waits_is_told_at_once_and_can_be_released(
-    served: tuple[StoreServer, KeyedAddress], inside: tuple[bool, bool]
-) -> None:
+def test_who_waits_is_told_at_once_and_can_be_released(served: tuple[StoreServer, KeyedAddress]) -> None:
     _, address = served
-    store, other = connected(address, 60.0, inside=inside[0]), connected(address, inside=inside[1])
+    store, other = connected(address, 60.0), connected(address)
     waits = background(lambda: store.get("k"))
     other.set("k", "v")
     assert waits.result(scaled(10)) == b"v"
@@ -139,7 +120,7 @@ def test_a_client_of_another_store_is_refused_by_both_sides(served: tuple[StoreS
     _, address = served
     wrong = address._replace(key="00" * 16)
     with pytest.raises(UnreachableError, match="another store than the address names"):
-        make(wrong)
+        connected(wrong)
     with raw(address) as sock:
         sock.sendall(wire.NAME + b"n" * wire.NONCE)
         assert len(sock.recv(wire.NONCE + wire.PROOF, socket.MSG_WAITALL)) == wire.NONCE + wire.PROOF

@@ -1,172 +1,16 @@
-"""A client of a meeting store (`comm.store.server`) that torch accepts as a store: its C++ calls these methods."""
+"""A meeting store as torch accepts it as a store: its C++ calls these methods."""
 
 from __future__ import annotations
 
-import hmac
-import secrets
-import select
-import socket
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
-from torchft_x import tls
 from torchft_x.comm.store import wire
-from torchft_x.comm.store.server import StoreServer
-from torchft_x.comm.store.table import Full
-from torchft_x.descriptors import close, not_inherited, shut
-from torchft_x.errors import AddressError, UnreachableError
-from torchft_x.net import Address
+from torchft_x.comm.store.connection import Connection, TorchConnection
 from torchft_x.timing import TIMING
-
-_CHUNK = 1 << 16
-
-
-class Connection:
-    """Connection to a meeting store. It serialises calls; `shut` ends a blocked one from any thread.
-
-    `seen` is called with the socket before it connects, so that another thread can end the connect, too.
-
-    Raises `UnreachableError`, `AddressError`; a call raises `DistNetworkError` if the connection is lost.
-    """
-
-    def __init__(
-        self, address: Address, key: bytes, timeout: float, seen: Callable[[socket.socket], None] = lambda sock: None
-    ) -> None:
-        self.where = address.target
-        self.timeout = timeout  # seconds that a call may take
-        self._lock = threading.Lock()  # one call at a time
-        self._read = bytearray()  # received bytes of an incomplete answer
-        deadline = time.monotonic() + timeout
-        self._sock = connect_socket(address, deadline, seen, tls.client)
-        try:
-            self._prove(key, deadline)
-        except OSError as e:
-            close(self._sock)
-            raise UnreachableError(f"The store at {self.where} did not answer: {e or type(e).__name__}.") from None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the server has not closed the connection, as far as is known on this side."""
-        poller = select.poll()  # a `recv` would block until its timeout
-        poller.register(self._sock, select.POLLIN)
-        return not poller.poll(0)  # the server sends nothing unasked, so readable means closed
-
-    def shut(self) -> None:
-        """End the connection for good; a caller that is blocked in a call raises."""
-        shut(self._sock)
-
-    def send(self, number: int, fields: Sequence[bytes]) -> None:
-        """Send a request that has no answer."""
-        with self._lock:
-            try:
-                self._send(wire.pack(number, fields), time.monotonic() + self.timeout)
-            except (OSError, ValueError) as e:
-                raise self._lost(e) from None
-
-    def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None:
-        """Send a request and return the answer's fields; None if the keys it waited for did not come in time."""
-        with self._lock:
-            deadline = time.monotonic() + (self.timeout if seconds is None else seconds)
-            try:
-                self._send(wire.pack(number, fields), deadline)
-                length = wire.length_of(self._receive(4, deadline))
-                assert length is not None, "four bytes tell it"
-                if length > wire.MAX_ANSWER:
-                    raise ConnectionError(f"an answer of {length} bytes")
-                status, answer = wire.unpack((length - 4).to_bytes(4, "big") + self._receive(length - 4, deadline))
-            except (OSError, ValueError) as e:
-                raise self._lost(e) from None
-        return answer if status == wire.DONE else None
-
-    def _prove(self, key: bytes, deadline: float) -> None:
-        """Prove to the server that we know the key, and check its proof. Raises OSError."""
-        mine = secrets.token_bytes(wire.NONCE)
-        self._sock.sendall(wire.NAME + mine)
-        theirs = self._receive(wire.NONCE + wire.PROOF, deadline)
-        nonces = mine, theirs[: wire.NONCE]
-        if not hmac.compare_digest(theirs[wire.NONCE :], wire.proof(key, b"server", *nonces)):
-            raise ConnectionError("it is another store than the address names")
-        self._sock.sendall(wire.proof(key, b"client", *nonces))
-
-    def _lost(self, cause: Exception) -> Exception:
-        """Shut the connection, in which requests and answers no longer match, and return the error to raise."""
-        self.shut()
-        return dist.DistNetworkError(f"The store at {self.where} is lost: {cause or type(cause).__name__}")
-
-    def _send(self, data: bytes, deadline: float) -> None:
-        if len(data) > wire.MAX_REQUEST:
-            raise ValueError(f"a request of {len(data)} bytes, at most {wire.MAX_REQUEST} are taken")
-        self._sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        self._sock.sendall(data)
-
-    def _receive(self, size: int, deadline: float) -> bytes:
-        while len(self._read) < size:
-            self._sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            data = self._sock.recv(_CHUNK)
-            if not data:
-                raise ConnectionResetError("it has hung up")
-            self._read += data
-        got = bytes(self._read[:size])
-        del self._read[:size]
-        return got
-
-
-class Inside:
-    """Replacement for a `Connection` if this process serves the store itself."""
-
-    def __init__(self, server: StoreServer, where: str, timeout: float) -> None:
-        self.where = where
-        self.timeout = timeout
-        self._server = server
-        self._is_shut = False
-
-    @property
-    def is_open(self) -> bool:
-        return not (self._is_shut or self._server.is_closed)
-
-    def shut(self) -> None:
-        self._is_shut = True
-        self._server.nudge()
-
-    def send(self, number: int, fields: Sequence[bytes]) -> None:
-        self.ask(number, fields)
-
-    def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None:
-        found: list[bytes] | None = None
-        if self.is_open:
-            if number != wire.GET:
-                return self._do(number, fields)
-            found = self._server.await_values(list(fields[1:]), int(fields[0]) / 1000, lambda: self._is_shut)
-        if not self.is_open:
-            raise dist.DistNetworkError(f"The store at {self.where} is lost: it was shut")
-        return found
-
-    def _do(self, number: int, fields: Sequence[bytes]) -> list[bytes] | None:
-        try:
-            return self._server.do(number, list(fields))
-        except (Full, ValueError) as e:
-            raise dist.DistNetworkError(f"The store at {self.where} refuses: {e or 'it is full'}") from None
-
-
-class AnyConnection(Protocol):
-    """What `MeetingStore` needs of a `Connection` and of its replacements."""
-
-    where: str
-    timeout: float
-
-    @property
-    def is_open(self) -> bool: ...
-
-    def shut(self) -> None: ...
-
-    def send(self, number: int, fields: Sequence[bytes]) -> None: ...
-
-    def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None: ...
 
 
 class MeetingStore(dist.Store):
@@ -179,7 +23,7 @@ class MeetingStore(dist.Store):
     time (both are RuntimeErrors).
     """
 
-    def __init__(self, connection: AnyConnection, prefix: str = "") -> None:
+    def __init__(self, connection: Connection | TorchConnection, prefix: str = "") -> None:
         super().__init__()
         self._connection = connection
         self._prefix = f"{prefix}/" if prefix else ""
@@ -277,37 +121,6 @@ class MeetingStore(dist.Store):
             some = ", ".join(self._prefix + key for key in keys[:3])
             raise dist.DistStoreError(f"wait timeout: the store at {self._connection.where} has not got {some} in time")
         return found
-
-
-def connect_socket(
-    address: Address,
-    deadline: float,
-    seen: Callable[[socket.socket], None],
-    wrap: Callable[[socket.socket], socket.socket] = lambda sock: sock,
-) -> socket.socket:
-    """Return a socket that is connected to a store. `seen` is called with it before. Raises as `Connection`."""
-    where = address.target
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        sock = not_inherited(wrap(socket.socket(family, kind, protocol)))
-        try:
-            seen(sock)
-            sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            sock.connect(target)
-        except OSError:
-            sock.close()
-            raise
-    except socket.gaierror as e:
-        raise AddressError(f"store address {where}: {address.host!r} can't be resolved ({e.strerror}).") from None
-    except ConnectionRefusedError:
-        raise UnreachableError(
-            f"Nothing listens at the store's address {where}: the process that hosts it is gone. "
-            "The next quorum names another."
-        ) from None
-    except OSError as e:
-        raise UnreachableError(f"The store at {where} can't be reached: {e.strerror or e}.") from None
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
 
 
 def _bytes(value: Any) -> bytes:

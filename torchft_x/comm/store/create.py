@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import socket
 from collections import deque
 from datetime import timedelta
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 import torch.distributed as dist
 
-from torchft_x.comm.store.client import AnyConnection, Connection, Inside, MeetingStore
+from torchft_x.comm.store.client import MeetingStore
+from torchft_x.comm.store.connection import Connection, TorchConnection
 from torchft_x.comm.store.server import StoreServer
-from torchft_x.comm.store.torch_connection import TorchConnection
 from torchft_x.descriptors import not_inherited, port_not_inherited, shut
 from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, UnreachableError
@@ -97,7 +95,6 @@ def serve_store(host: str, port: int = 0) -> tuple[StoreServer, KeyedAddress]:
     """
     listener, _ = listen(host, port)
     server = StoreServer(listener)
-    _here[server.key] = server
     return server, KeyedAddress(host, int(listener.getsockname()[1]), server.key.hex())
 
 
@@ -157,7 +154,7 @@ class StoreClient:
     def __init__(self, address: Address | KeyedAddress) -> None:
         self.address = address  # address of the store
         self._socket: socket.socket | None = None  # connecting or connected
-        self._connection: AnyConnection | None = None
+        self._connection: Connection | TorchConnection | None = None
         self._store: MeetingStore | None = None  # the whole store, once connected
         self._is_shut = False  # set for good by `shut`
 
@@ -194,15 +191,11 @@ class StoreClient:
         if self._connection is not None:
             self._connection.shut()
 
-    def _connect(self, timeout: float) -> AnyConnection:
+    def _connect(self, timeout: float) -> Connection | TorchConnection:
         if isinstance(self.address, Address):
             return TorchConnection(self.address, timeout, self._use)
-        where = Address(self.address.host, self.address.port)
-        key = bytes.fromhex(self.address.key)
-        server = _here.get(key)
-        if server is not None and server.pid == os.getpid() and not server.is_closed:
-            return Inside(server, where.target, timeout)
-        return Connection(where, key, timeout, self._use)
+        host, port, key = self.address
+        return Connection(Address(host, port), bytes.fromhex(key), timeout, self._use)
 
     def _use(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -210,6 +203,5 @@ class StoreClient:
             raise OSError("the client was shut")
 
 
-_here: WeakValueDictionary[bytes, StoreServer] = WeakValueDictionary()  # stores that this process serves, by key
 # Torch keeps only the C++ half of a store. These are kept for the process groups that were created with them.
 _kept: deque[MeetingStore] = deque(maxlen=_KEPT)

@@ -7,24 +7,21 @@ unknown client costs a connection until its proof fails or is late.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import itertools
 import logging
-import os
 import resource
 import secrets
 import selectors
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from torchft_x import tls
 from torchft_x.comm.store import wire
 from torchft_x.comm.store.table import Full, Table
-from torchft_x.descriptors import close, not_inherited
+from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.timing import PATIENCE, POLL_FAST
 
 log = logging.getLogger(__name__)
@@ -69,20 +66,15 @@ class StoreServer:
         self.key = secrets.token_bytes(16)
         self._listener = listener
         self._table = Table()
-        self._lock = threading.Condition()  # guards the table; notified when it changes
-        self._touched: deque[bytes] = deque()  # keys set by this process itself, whose waiting clients must be woken
-        self.pid = os.getpid()  # a forked child has no serving thread
+        self._lock = threading.Lock()  # guards the table
         self._callers: dict[socket.socket, _Caller] = {}  # all connections
         self._strangers: dict[socket.socket, _Caller] = {}  # connections without a proof, the oldest first
         self._waiting: set[_Caller] = set()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit - limit // 4)
         self._ready = selectors.DefaultSelector()
-        self._wake, self._woken = map(not_inherited, socket.socketpair())
         listener.setblocking(False)
-        self._woken.setblocking(False)
         self._ready.register(listener, selectors.EVENT_READ)
-        self._ready.register(self._woken, selectors.EVENT_READ)
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="torchft_x store", daemon=True)
         self._thread.start()
@@ -99,51 +91,13 @@ class StoreServer:
         with self._lock:
             self._table.delete_below(prefix.encode())
 
-    def do(self, number: int, fields: list[bytes]) -> list[bytes] | None:
-        """Carry out an operation that doesn't wait, from any thread of this process. Raises the errors of `Table`."""
-        with self._lock:
-            answer = _ACTIONS[number][1](self._table, fields)
-            if number in _WRITES:
-                self._lock.notify_all()
-        if number in _WRITES and self._waiting:
-            self._touched.append(fields[0])
-            with contextlib.suppress(OSError):  # closed meanwhile
-                self._wake.send(b"!")
-        return answer
-
-    def await_values(self, keys: list[bytes], seconds: float, given_up: Callable[[], bool]) -> list[bytes] | None:
-        """Wait for all these keys, from any thread of this process, and return their values.
-
-        Returns None if they don't come in time, or if `given_up` is true; `nudge` makes the wait evaluate it.
-        """
-        found: list[bytes | None] = []
-
-        def all_there() -> bool:
-            found[:] = [self._table.get(key) for key in keys]
-            return None not in found or self._closed or given_up()
-
-        with self._lock:
-            self._lock.wait_for(all_there, seconds)
-        return None if None in found else [value for value in found if value is not None]
-
-    def nudge(self) -> None:
-        with self._lock:
-            self._lock.notify_all()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Close every connection, and the listener. May be called again."""
         if not self._closed:
             self._closed = True
-            self.nudge()
-            with contextlib.suppress(OSError):
-                self._wake.send(b"!")
+            shut(self._listener)  # wakes the thread
             if threading.current_thread() is not self._thread:
                 self._thread.join(PATIENCE)
-            self._wake.close()
 
     # --- the serving thread -------------------------------------------------------------------------------------------
 
@@ -151,25 +105,17 @@ class StoreServer:
         try:
             while not self._closed:
                 for key, events in self._ready.select(self._pause()):
-                    if key.fileobj is self._listener:
+                    if key.fileobj is self._listener and not self._closed:
                         self._admit()
-                    elif key.fileobj is self._woken:
-                        self._hear_of_ours()
                     elif isinstance(key.fileobj, socket.socket):
                         client = self._callers.get(key.fileobj)
                         if client is not None:
                             self._attend(client, events)
                 self._expire()
         finally:
-            for sock in [self._listener, self._woken, *self._callers]:
+            for sock in [self._listener, *self._callers]:
                 close(sock)
             self._ready.close()
-
-    def _hear_of_ours(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(_CHUNK)
-        while self._touched:
-            self._tell(self._touched.popleft())
 
     def _pause(self) -> float | None:
         """Return the seconds until the next deadline of a client, or None if there is none."""
@@ -310,8 +256,6 @@ class StoreServer:
             raise ValueError(f"operation {number} with {len(fields)} fields")
         with self._lock:
             answer = action[1](self._table, fields)
-            if number in _WRITES:
-                self._lock.notify_all()
         if answer is not None:
             self._say(client, wire.DONE, answer)
         if number in _WRITES and self._waiting:
@@ -328,9 +272,7 @@ class StoreServer:
     def _look(self, client: _Caller) -> None:
         """Answer a client if all keys it waits for have come."""
         assert client.waits is not None, "it waits"
-        keys = client.waits[1]
-        with self._lock:
-            values = [self._table.get(key) for key in keys]
+        values = [self._table.get(key) for key in client.waits[1]]
         if None not in values:
             client.waits = None
             self._waiting.discard(client)
