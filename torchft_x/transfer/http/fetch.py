@@ -20,7 +20,6 @@ from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.timing import ANSWER, POLL
 from torchft_x.transfer.http.client import BROKEN, Retry, Source
-from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.receiver import Receiver, Transfer
 from torchft_x.transfer.http.work_queue import WorkQueue
 
@@ -34,7 +33,7 @@ COMPARE = 2.0
 class Fetch:
     """One fetch of one state. `first` is the source that has answered already."""
 
-    def __init__(self, first: Feed, state: State, transfer: Transfer, streams: int) -> None:
+    def __init__(self, first: Source, state: State, transfer: Transfer, streams: int) -> None:
         self._first = first
         self._state = state
         self._transfer = transfer
@@ -43,13 +42,13 @@ class Fetch:
         self._changed = threading.Condition()  # guards the fields below
         self._queue = WorkQueue(len(transfer.blocks))
         self._digests: list[int | None] = [None] * len(transfer.blocks)  # common to all sources; None: unknown
-        self._feeds = [first]
-        self._feed_of: list[Feed] = []  # source of each stream
+        self._sources = [first]
+        self._source_of: list[Source] = []  # source of each stream
         self._starting = self._streams  # streams of the first source that have not begun
         self._writing = 0  # streams that may write to memory now
-        self._dropped: set[Feed] = set()
+        self._dropped: set[Source] = set()
         self._left = 1  # sources that are not dropped, including those that are joining
-        self._until = first.source.deadline
+        self._until = first.deadline
         self._failure: BaseException | None = None  # error of the source that was dropped first
         self._ended = False
 
@@ -70,7 +69,7 @@ class Fetch:
                 while not self._queue.over and self._left and (left := self._until - time.monotonic()) > 0:
                     self._changed.wait(left)
                 if not self._queue.over:
-                    error = self._failure or self._first.source.error("timed out, as its deadline is over.")
+                    error = self._failure or self._first.error("timed out, as its deadline is over.")
         finally:  # also after Ctrl-C
             self._end()
         if error is not None:
@@ -80,24 +79,24 @@ class Fetch:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-            feeds = list(self._feeds)
-        for feed in feeds:
-            feed.stop()
+            sources = list(self._sources)
+        for source in sources:
+            source.stop()
         with self._changed:
             while self._writing:
                 self._changed.wait()
-        for feed in feeds:
-            feed.close()
+        for source in sources:
+            source.close()
 
-    def _start(self, feed: Feed) -> None:
+    def _start(self, source: Source) -> None:
         """Start the streams of a source."""
         with self._changed:
             if self._ended:
                 return
-            streams = range(len(self._feed_of), len(self._feed_of) + self._streams)
-            self._feed_of += [feed] * self._streams
+            streams = range(len(self._source_of), len(self._source_of) + self._streams)
+            self._source_of += [source] * self._streams
         for stream in streams:
-            _thread(self._stream, feed, stream)
+            _thread(self._stream, source, stream)
 
     # --- further sources ----------------------------------------------------------------------------------------------
 
@@ -112,88 +111,86 @@ class Fetch:
 
     def _join(self, locate: Callable[[], Source]) -> None:
         """Let one more source take part. Never raises."""
-        feed: Feed | None = None
+        source: Source | None = None
         try:
-            feed = Feed(locate())
+            source = locate()
             with self._changed:
                 if self._ended:
                     return
-                self._feeds.append(feed)
-            if feed.ask(self._state).text != self._first.manifest.text:
-                raise feed.source.error("its state has other values or another layout than that of the other sources.")
+                self._sources.append(source)
+            if source.ask(self._state).text != self._first.manifest.text:
+                raise source.error("its state has other values or another layout than that of the other sources.")
             self._compared.wait(COMPARE)
             if None in self._digests:
-                self._compare(feed, feed.digests(len(self._digests)))
-            log.debug("%r sends blocks, too", feed)
-            self._start(feed)
+                self._compare(source, source.digests(len(self._digests)))
+            log.debug("%r sends blocks, too", source)
+            self._start(source)
         except BaseException as e:
-            self._drop(feed, e)
+            self._drop(source, e)
 
-    def _compare(self, feed: Feed, digests: Sequence[int]) -> None:
+    def _compare(self, source: Source, digests: Sequence[int]) -> None:
         """Record a source's digests. Raises `TransferError` if they differ from known ones."""
         with self._changed:
             for index, (own, known) in enumerate(zip(digests, self._digests, strict=True)):
                 if known is not None and own != known:
-                    raise self._differs(feed, index)
+                    raise self._differs(source, index)
             self._digests = list(digests)
 
-    def _differs(self, feed: Feed, index: int) -> TransferError:
+    def _differs(self, source: Source, index: int) -> TransferError:
         where = self._transfer.holds(index)
-        return feed.source.error(
-            f"its state differs from that of the other sources in block {index}, which holds {where}."
-        )
+        return source.error(f"its state differs from that of the other sources in block {index}, which holds {where}.")
 
-    def _drop(self, feed: Feed | None, error: BaseException) -> None:
+    def _drop(self, source: Source | None, error: BaseException) -> None:
         """Stop using a source, which may not even have been asked (None)."""
         with self._changed:
-            if self._ended or feed in self._dropped:
+            if self._ended or source in self._dropped:
                 return
-            if feed is not None:
-                self._dropped.add(feed)
+            if source is not None:
+                self._dropped.add(source)
             self._left -= 1
             self._failure = self._failure or error
-            if self._dropped.issuperset(self._feed_of):  # no source sends
+            if self._dropped.issuperset(self._source_of):  # no source sends
                 self._until = min(self._until, time.monotonic() + ANSWER)
             self._changed.notify_all()
             left = self._left
         if left:
             log.info("a source of the state is given up, %d more are asked: %s", left, error)
-        if feed is not None:
-            feed.stop()
+        if source is not None:
+            source.stop()
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
-    def _stream(self, feed: Feed, stream: int) -> None:
+    def _stream(self, source: Source, stream: int) -> None:
         """Fetch blocks as long as there are any, over as many connections as needed. Never raises."""
         try:
             receiver = Receiver(self._transfer)
-            retry = Retry(feed.source, self._pause)
-            while self._receive(feed, stream, receiver, retry):
+            retry = Retry(source, self._pause)
+            while self._receive(source, stream, receiver, retry):
                 pass
         except BaseException as e:
-            self._drop(feed, e)
+            self._drop(source, e)
 
-    def _receive(self, feed: Feed, stream: int, receiver: Receiver, retry: Retry) -> bool:
+    def _receive(self, source: Source, stream: int, receiver: Receiver, retry: Retry) -> bool:
         """Receive a range, or its first part. Return whether to go on."""
         connection = None
         first = end = index = 0
         try:
-            connection = feed.connect()
-            part = self._take(feed, stream)
+            connection = source.connect()
+            part = self._take(source, stream)
             if part is None:
                 return False
             first, end = part
             index = first
             try:
-                for digest in receiver.receive(feed.source, connection, feed.manifest.snapshot, first, end):
-                    more = self._arrived(feed, stream, index, digest)
+                for digest in receiver.receive(source, connection, first, end):
+                    more = self._arrived(source, stream, index, digest)
                     index += 1
                     if not more:
                         break
             finally:
                 self._leave(stream)
         except BROKEN as e:
-            if self._is_out(feed):
+            if self._is_out(source):
                 return False
             if index > first:
                 retry.progress()
@@ -201,17 +198,17 @@ class Fetch:
         finally:
             if connection is not None:
                 if index == end:
-                    feed.put_back(connection)
+                    source.put_back(connection)
                 else:
-                    feed.discard(connection)
+                    source.discard(connection)
         return True
 
-    def _take(self, feed: Feed, stream: int) -> tuple[int, int] | None:
+    def _take(self, source: Source, stream: int) -> tuple[int, int] | None:
         """Return the next range, which the stream may write from now on; wait for one. None: the stream ends."""
         while True:
-            slow: Feed | None = None
+            slow: Source | None = None
             with self._changed:
-                if self._queue.over or self._is_out(feed):
+                if self._queue.over or self._is_out(source):
                     return None
                 now = time.monotonic()
                 part = self._queue.take(stream, now, max(self._starting, 1))
@@ -219,21 +216,19 @@ class Fetch:
                     self._starting -= 1
                     self._writing += 1
                     return part
-                others = (self._feed_of[other] for other in self._queue.overdue(stream, now))
-                slow = next((other for other in others if other is not feed and other not in self._dropped), None)
+                others = (self._source_of[other] for other in self._queue.overdue(stream, now))
+                slow = next((other for other in others if other is not source and other not in self._dropped), None)
                 if slow is None:
                     self._changed.wait(POLL)
                     continue
-            self._drop(
-                slow, slow.source.error("it is far slower than the other sources, which have sent all but its part.")
-            )
+            self._drop(slow, slow.error("it is far slower than the other sources, which have sent all but its part."))
 
-    def _arrived(self, feed: Feed, stream: int, index: int, digest: int) -> bool:
+    def _arrived(self, source: Source, stream: int, index: int, digest: int) -> bool:
         """Record that a block is in its place; return whether the next is the stream's, too. Raises `TransferError`."""
         with self._changed:
             if self._transfer.digests:
                 if self._digests[index] not in (None, digest):
-                    raise self._differs(feed, index)
+                    raise self._differs(source, index)
                 self._digests[index] = digest
             return self._queue.arrived(stream, time.monotonic())
 
@@ -248,10 +243,10 @@ class Fetch:
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._queue.over, seconds)
 
-    def _is_out(self, feed: Feed) -> bool:
+    def _is_out(self, source: Source) -> bool:
         """Return whether a source's streams must stop."""
         with self._changed:
-            return self._ended or feed in self._dropped
+            return self._ended or source in self._dropped
 
 
 def _thread(work: Callable[..., None], *args: object) -> None:

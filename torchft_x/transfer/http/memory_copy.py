@@ -11,8 +11,7 @@ import threading
 
 from torchft_x.errors import TransferError
 from torchft_x.transfer.format.blocks import share_out
-from torchft_x.transfer.http.client import BROKEN
-from torchft_x.transfer.http.feed import Feed
+from torchft_x.transfer.http.client import BROKEN, Source
 from torchft_x.transfer.http.receiver import Receiver, Transfer
 from torchft_x.transfer.shared_memory import SharedFile
 
@@ -28,8 +27,8 @@ class MemoryLost(Exception):
 class MemoryCopy:
     """One copy from a source's memory. The owner must `close` it."""
 
-    def __init__(self, feed: Feed, transfer: Transfer, file: SharedFile) -> None:
-        self._feed = feed
+    def __init__(self, source: Source, transfer: Transfer, file: SharedFile) -> None:
+        self._source = source
         self._transfer = transfer
         self._file = file
         self._lock = threading.Lock()
@@ -38,12 +37,12 @@ class MemoryCopy:
         self._shown = 0  # `_copied` when the source was asked last
 
     @staticmethod
-    def find(feed: Feed, transfer: Transfer) -> MemoryCopy | None:
+    def find(source: Source, transfer: Transfer) -> MemoryCopy | None:
         """Return a copy from the source's memory, or None if it names none that this process can read."""
-        if not (feed.manifest.memory and transfer.blocks):
+        if not (source.manifest.memory and transfer.blocks):
             return None
-        file = SharedFile.open(feed.manifest.memory, max(b.start + b.nbytes for b in transfer.blocks))
-        return None if file is None else MemoryCopy(feed, transfer, file)
+        file = SharedFile.open(source.manifest.memory, max(b.start + b.nbytes for b in transfer.blocks))
+        return None if file is None else MemoryCopy(source, transfer, file)
 
     def close(self) -> None:
         self._file.close()
@@ -58,7 +57,7 @@ class MemoryCopy:
             for part in share_out(self._transfer.blocks, threads)
         ]
         started: list[threading.Thread] = []
-        source = self._feed.source
+        source = self._source
         try:
             for worker in workers:
                 worker.start()
@@ -80,7 +79,7 @@ class MemoryCopy:
     def _copy(self, first: int, end: int) -> None:
         """Copy one range. Never raises."""
         try:
-            for _ in Receiver(self._transfer).copy(self._feed.source, self._file, first, end):
+            for _ in Receiver(self._transfer).copy(self._source, self._file, first, end):
                 self._copied += 1
                 if self._failure is not None:
                     return
@@ -103,12 +102,12 @@ class MemoryCopy:
 
     def _confirm(self) -> None:
         """Raise `MemoryLost` unless the connection that was given the snapshot still holds it."""
-        manifest = self._feed.manifest
+        manifest = self._source.manifest
         try:
-            response = self._feed.source.get(manifest.connection, f"/snapshot/{manifest.snapshot}/held")
+            response = self._source.get(manifest.connection, f"/snapshot/{manifest.snapshot}/held")
             response.read()
         except BROKEN as e:
-            self._feed.discard(manifest.connection)
+            self._source.discard(manifest.connection)
             raise MemoryLost(repr(e)) from None
         except TransferError as e:
             raise MemoryLost(str(e)) from None

@@ -72,18 +72,15 @@ class Receiver:
         self._digest = memoryview(bytearray(DIGEST_BYTES))
         self._count = transfer.progress.stream()
 
-    def receive(
-        self, source: Source, connection: http.client.HTTPConnection, snapshot: str, first: int, end: int
-    ) -> Iterator[int]:
+    def receive(self, source: Source, connection: http.client.HTTPConnection, first: int, end: int) -> Iterator[int]:
         """Receive blocks first..end-1, and yield the digest of each when it is in its place (0 without digests).
 
         Raises `TransferError`, or one of `client.BROKEN`.
         """
         transfer = self._transfer
         blocks = transfer.blocks[first:end]
-        response = source.get(
-            connection, f"/snapshot/{snapshot}/{first}/{end}" + ("" if transfer.digests else "?digest=0")
-        )
+        path = f"/snapshot/{source.manifest.snapshot}/{first}/{end}"
+        response = source.get(connection, path + ("" if transfer.digests else "?digest=0"))
         expected = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if transfer.digests else 0)
         if response.status != http.client.OK or response.length != expected:
             raise source.error(

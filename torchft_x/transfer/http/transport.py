@@ -25,7 +25,6 @@ from torchft_x.transfer.format.layout import parse
 from torchft_x.transfer.format.limits import MAX_STREAMS
 from torchft_x.transfer.format.rebuild import find_targets, first_paths, rebuild
 from torchft_x.transfer.http.client import Source
-from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.fetch import Fetch
 from torchft_x.transfer.http.memory_copy import MemoryCopy, MemoryLost
 from torchft_x.transfer.http.receiver import Transfer, TransferProgress
@@ -161,19 +160,19 @@ class HTTPTransport(CheckpointTransport[T]):
         deadline = time.monotonic() + seconds(timeout)
         state = State(step, committed_in)
         self._progress = None
-        feed = Feed(Source.parse(metadata, self._token, deadline))
+        source = Source.parse(metadata, self._token, deadline)
         try:
-            feed.ask(state)
+            source.ask(state)
             try:
-                layout = parse(feed.manifest.text)
+                layout = parse(source.manifest.text)
                 targets = find_targets(layout, into)
                 landing = Landing(layout, targets)
             except TransferError as e:
-                raise feed.source.error(str(e)) from None
+                raise source.error(str(e)) from None
             transfer = Transfer(layout, landing, first_paths(layout, targets), digests=self._digest)
             self._progress = transfer.progress
             try:
-                self._receive(feed, [partial(self._source, locate, deadline) for locate in mirrors], state, transfer)
+                self._receive(source, [partial(self._source, locate, deadline) for locate in mirrors], state, transfer)
                 transfer.torn = transfer.torn or landing.copies_into_targets
                 return rebuild(layout, targets, landing.finish())
             except TransferError as e:
@@ -182,29 +181,31 @@ class HTTPTransport(CheckpointTransport[T]):
             except Exception as e:
                 if isinstance(e, TokenError) and not transfer.torn:
                     raise
-                error = feed.source.error(f"replica rank {src_rank} could not be received ({e!r}).")
+                error = source.error(f"replica rank {src_rank} could not be received ({e!r}).")
                 error.torn = transfer.torn
                 raise error from e
         finally:
-            feed.close()
+            source.close()
 
     def _source(self, locate: Callable[[], str], deadline: float) -> Source:
         return Source.parse(locate(), self._token, deadline)
 
-    def _receive(self, feed: Feed, mirrors: Sequence[Callable[[], Source]], state: State, transfer: Transfer) -> None:
+    def _receive(
+        self, source: Source, mirrors: Sequence[Callable[[], Source]], state: State, transfer: Transfer
+    ) -> None:
         """Receive all blocks from memory if the source shares it with this process, otherwise over the network."""
-        copy = MemoryCopy.find(feed, transfer) if self._shared else None
+        copy = MemoryCopy.find(source, transfer) if self._shared else None
         if copy is not None:
             try:
                 copy.run(self._streams)
                 return
             except MemoryLost as e:
-                log.debug("%r: what was copied from its memory is fetched again: %s", feed, e)
+                log.debug("%r: what was copied from its memory is fetched again: %s", source, e)
             finally:
                 copy.close()
         # Without digests it could not be checked that all sources send the same bytes.
         pays = self._digest and transfer.nbytes >= STRIPED_BYTES
-        Fetch(feed, state, transfer, self._streams).run(mirrors if pays else ())
+        Fetch(source, state, transfer, self._streams).run(mirrors if pays else ())
 
 
 class PGTransport(HTTPTransport[T]):

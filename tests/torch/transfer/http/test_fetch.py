@@ -21,7 +21,6 @@ from torchft_x.errors import TransferError
 from torchft_x.transfer.format.limits import BLOCK_BYTES
 from torchft_x.transfer.http import fetch, transport
 from torchft_x.transfer.http.client import Source
-from torchft_x.transfer.http.feed import Feed
 
 SIZE = 8 << 20  # elements; 32 blocks
 State = dict[str, torch.Tensor]
@@ -155,8 +154,8 @@ def test_one_with_another_state_is_not_mixed_in(
     dropped = threading.Event()
     drop = fetch.Fetch._drop
 
-    def dropping(self: fetch.Fetch, feed: Any, error: BaseException) -> None:
-        drop(self, feed, error)
+    def dropping(self: fetch.Fetch, source: Any, error: BaseException) -> None:
+        drop(self, source, error)
         dropped.set()
 
     monkeypatch.setattr(fetch.Fetch, "_drop", dropping)
@@ -172,16 +171,16 @@ def test_the_first_source_is_the_one_that_is_right(
 ) -> None:
     """Also when it takes its time to say which digests it has."""
     said = threading.Event()
-    digests = Feed.digests
+    digests = Source.digests
 
-    def late(self: Feed, blocks: int) -> tuple[int, ...]:
-        if self.source.address.port == carriers.relays[0].listener.getsockname()[1]:
+    def late(self: Source, blocks: int) -> tuple[int, ...]:
+        if self.address.port == carriers.relays[0].listener.getsockname()[1]:
             said.wait(0.3)
         values = digests(self, blocks)
         said.set()
         return values
 
-    monkeypatch.setattr(Feed, "digests", late)
+    monkeypatch.setattr(Source, "digests", late)
     monkeypatch.setattr(fetch, "COMPARE", WAIT)
     carriers.add(state(), sends_until(carriers, said.is_set, BLOCK_BYTES // 2))
     carriers.add(state(2))
@@ -191,18 +190,18 @@ def test_the_first_source_is_the_one_that_is_right(
 def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(
     carriers: Carriers, healer: HTTP, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digests = Feed.digests
+    digests = Source.digests
     compared = threading.Event()
 
-    def none_of_the_first(self: Feed, blocks: int) -> tuple[int, ...]:
-        if self.source.address.port == carriers.relays[0].listener.getsockname()[1]:
+    def none_of_the_first(self: Source, blocks: int) -> tuple[int, ...]:
+        if self.address.port == carriers.relays[0].listener.getsockname()[1]:
             raise TransferError("it does not say")
         wait_for(lambda: carriers.sent[0] >= 6 * BLOCK_BYTES, WAIT, "what the first one sends")
         values = digests(self, blocks)
         compared.set()
         return values
 
-    monkeypatch.setattr(Feed, "digests", none_of_the_first)
+    monkeypatch.setattr(Source, "digests", none_of_the_first)
     carriers.add(state(), sends_until(carriers, compared.is_set, 3 * BLOCK_BYTES))
     carriers.add(state(2))
     heal(healer, carriers)
