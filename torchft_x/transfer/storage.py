@@ -31,7 +31,7 @@ from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.durations import seconds
 from torchft_x.errors import TransferError
-from torchft_x.transfer.durable.filling import runs
+from torchft_x.transfer.durable.reader import checked_blocks
 from torchft_x.transfer.durable.sealed import MAX_SEALED_BYTES
 from torchft_x.transfer.durable.store import MissingError, Store
 from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
@@ -230,22 +230,13 @@ class FsspecTransport(CheckpointTransport[T]):
 
     def _fill(self, name: str, offer: _Offer, landing: Landing, deadline: float) -> None:
         blocks = cut_blocks(offer.layout.blobs)
-        for run in runs(blocks, range(len(blocks))):
+        wanted = range(len(blocks))
+        for run, first, data in checked_blocks(self._store, f"{name}/{offer.file}", blocks, offer.digests, wanted):
             if time.monotonic() > deadline:
                 raise TransferError(f"checkpoint {self._store.shown}: {name} could not be read in time.")
-            first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
-            read = self._store.read(f"{name}/{offer.file}", first, end)
-            if len(read) != end - first:
-                raise TransferError(f"checkpoint {self._store.shown}: {name}/{offer.file} is cut off.")
-            data = allocate(len(read))
-            memory_of(data)[:] = read
-            for i in run:
-                block = data[blocks[i].start - first :][: blocks[i].nbytes]
-                if digest(block) != offer.digests[i]:
-                    raise TransferError(f"checkpoint {self._store.shown}: {name}/{offer.file} is damaged.")
-                for piece in blocks[i].pieces:
-                    place = landing.memory[piece.blob][piece.blob_offset :][: piece.nbytes]
-                    place.copy_(block[piece.block_offset :][: piece.nbytes])
+            for piece, start in ((piece, blocks[i].start - first) for i in run for piece in blocks[i].pieces):
+                place = landing.memory[piece.blob][piece.blob_offset :][: piece.nbytes]
+                place.copy_(data[start + piece.block_offset :][: piece.nbytes])
 
     def _seal(self, rest: bytes) -> bytes:
         return hmac.new(self._key, rest, hashlib.sha256).hexdigest().encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -90,7 +90,7 @@ def _starting_before(jobs: list[Job], k: int, end: int) -> Iterator[Job]:
         k += 1
 
 
-def runs(blocks: tuple[Block, ...], wanted: Iterable[int]) -> Iterator[list[int]]:
+def runs(blocks: Sequence[Block], wanted: Iterable[int]) -> Iterator[list[int]]:
     """Group adjacent blocks into runs of up to `READ_BYTES`."""
     run: list[int] = []
     for i in wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,7 +60,7 @@ class Saved:
             for (number, offset), spec in zip(index.pieces, layout.tensors, strict=True):
                 if number >= len(self._parts) or self.layout.tensors[number].dtype != spec.dtype:
                     raise TransferError(f"it has a tensor {number} of {spec.dtype} that the manifest doesn't have.")
-                self._parts[number].append(Part(rank, spec, Box(tuple(offset), spec.shape)))
+                self._parts[number].append(Part(rank, spec, Box(offset, spec.shape)))
         self._shards.append((index, layout))
 
     def shapes(self) -> Any:
@@ -130,7 +130,7 @@ class Saved:
         wanted = covering(blocks, jobs)
         waiting, open_jobs = iter([*jobs]), []
         upcoming = next(waiting, None)
-        for start, data in self._blocks(rank, index, blocks, wanted):
+        for _, start, data in self._blocks(rank, index, blocks, wanted):
             while upcoming is not None and upcoming.start < start + data.numel():
                 open_jobs.append(upcoming)
                 upcoming = next(waiting, None)
@@ -139,27 +139,33 @@ class Saved:
             raise AssertionError("a piece that no block holds")
 
     def _blocks(
-        self, rank: int, index: Index, blocks: tuple[Block, ...], wanted: Iterable[int]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yield runs of blocks of one shard, each checked: first byte in the stream, and the bytes."""
+        self, rank: int, index: Index, blocks: Sequence[Block], wanted: Iterable[int]
+    ) -> Iterator[tuple[list[int], int, Tensor]]:
         file = f"{self.name}/{names.data_file(rank)}"
-        for run in runs(blocks, wanted):
-            first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
-            read = self._store.read(file, first, end)
-            if len(read) != end - first:
+        return checked_blocks(self._store, file, blocks, index.digests, wanted, f"; {GO_ON}")
+
+
+def checked_blocks(
+    store: Store, file: str, blocks: Sequence[Block], digests: Sequence[int], wanted: Iterable[int], advice: str = ""
+) -> Iterator[tuple[list[int], int, Tensor]]:
+    """Yield runs of a file's blocks: their indices, the first byte in the stream, and the bytes.
+
+    Raises `DamagedError`, with this advice, if blocks are missing or a digest is wrong.
+    """
+    for run in runs(blocks, wanted):
+        first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
+        read = store.read(file, first, end)
+        if len(read) != end - first:
+            raise DamagedError(f"checkpoint {store.shown}: {file} ends after {first + len(read)} of its bytes{advice}.")
+        data = allocate(len(read))
+        memory_of(data)[:] = read
+        for i in run:
+            at, upto = blocks[i].start, blocks[i].start + blocks[i].nbytes
+            if digest(data[at - first : upto - first]) != digests[i]:
                 raise DamagedError(
-                    f"checkpoint {self._store.shown}: {file} ends after {first + len(read)} of {index.nbytes} bytes; {GO_ON}."
+                    f"checkpoint {store.shown}: {file} is damaged between bytes {at} and {upto}{advice}."
                 )
-            data = allocate(len(read))
-            memory_of(data)[:] = read
-            for i in run:
-                at = blocks[i].start - first
-                if digest(data[at : at + blocks[i].nbytes]) != index.digests[i]:
-                    raise DamagedError(
-                        f"checkpoint {self._store.shown}: {file} is damaged between bytes {blocks[i].start} and "
-                        f"{blocks[i].start + blocks[i].nbytes}; {GO_ON}."
-                    )
-            yield first, data
+        yield run, first, data
 
 
 class _Target(NamedTuple):

@@ -16,13 +16,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypeVar
 
 from torchft_x.errors import LeafError, TransferError
+from torchft_x.json_values import from_json
 from torchft_x.transfer.format import layout as layouts
 from torchft_x.transfer.format.blocks import cut_blocks, place_blobs
 from torchft_x.transfer.format.layout import Layout
-from torchft_x.transfer.format.limits import MAX_DIMS, MAX_MANIFEST_BYTES, MAX_RANKS, MAX_STATE_BYTES
+from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES, MAX_RANKS, MAX_STATE_BYTES
 from torchft_x.transfer.format.memory import contiguous_stride
 
 FORMAT = "torchft_x/durable/2"
@@ -50,8 +51,10 @@ class Index:
     rank: int
     ranks: int
     structure: str  # digest of paths, dtypes and shapes of the whole state; the same in all shards
-    pieces: list[tuple[int, list[int]]]  # for each tensor of the layout: its index in the state, and its offset there
-    digests: list[int]  # digests of the blocks
+    pieces: tuple[
+        tuple[int, tuple[int, ...]], ...
+    ]  # for each tensor of the layout: its index in the state, and its offset there
+    digests: tuple[int, ...]  # digests of the blocks
     nbytes: int  # bytes of the data
 
 
@@ -65,7 +68,10 @@ class Manifest:
     ranks: int
     structure: str
     job: str  # the job that wrote it
-    shards: list[tuple[str, int]]  # for each rank: sha256 of its index, bytes of its data
+    shards: tuple[tuple[str, int], ...]  # for each rank: sha256 of its index, bytes of its data
+
+
+Head = TypeVar("Head", Index, Manifest)
 
 
 def seal(head: Index | Manifest, layout: Layout) -> bytes:
@@ -76,7 +82,7 @@ def seal(head: Index | Manifest, layout: Layout) -> bytes:
         raise LeafError(
             f"state dict: its description takes {len(rest)} bytes, at most {MAX_SEALED_BYTES} can be saved."
         )
-    return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    return sha256(rest).encode() + b"\n" + rest
 
 
 def sha256(data: bytes) -> str:
@@ -88,18 +94,16 @@ def open_index(data: bytes) -> tuple[Index, Layout]:
 
     Raises `TornError`, `DamagedError`, or `TransferError` for a file that is whole but invalid.
     """
-    value, layout = _open(data, "Index")
-    pieces, digests = _list(value, "pieces"), _list(value, "digests")
-    head = Index(
-        **_common(value), rank=_int(value, "rank", MAX_RANKS), pieces=[_piece(p) for p in pieces], digests=digests,
-        nbytes=_int(value, "nbytes", 2 * MAX_STATE_BYTES),
-    )  # fmt: skip
-    _require(head.rank < head.ranks, "a rank that its group doesn't have")
-    _require(len(pieces) == len(layout.tensors), "another number of pieces than of tensors")
-    _require(len({i for i, _ in head.pieces}) == len(pieces), "two pieces of one tensor")
+    head, layout = _open(data, Index)
+    _require(0 <= head.rank < head.ranks, "a rank that its group doesn't have")
+    _require(len(head.pieces) == len(layout.tensors), "another number of pieces than of tensors")
+    for (i, offset), spec in zip(head.pieces, layout.tensors, strict=True):
+        fine = len(offset) == len(spec.shape) and all(0 <= n <= MAX_STATE_BYTES for n in (i, *offset))
+        _require(fine, f"a piece of tensor {i} of broken form")
+    _require(len({i for i, _ in head.pieces}) == len(head.pieces), "two pieces of one tensor")
     _require(head.nbytes == place_blobs(layout.blobs)[1], "data of another length than its tensors need")
-    _require(len(digests) == len(cut_blocks(layout.blobs)), "another number of digests than of blocks")
-    _require(all(type(d) is int and 0 <= d < 1 << 32 for d in digests), "a digest that is none")
+    _require(len(head.digests) == len(cut_blocks(layout.blobs)), "another number of digests than of blocks")
+    _require(all(0 <= d < 1 << 32 for d in head.digests), "a digest that is none")
     return head, layout
 
 
@@ -108,14 +112,11 @@ def open_manifest(data: bytes) -> tuple[Manifest, Layout]:
 
     Raises `TornError`, `DamagedError`, or `TransferError` for a file that is whole but invalid.
     """
-    value, layout = _open(data, "Manifest")
-    shards = []
-    for row in _list(value, "shards"):
-        fine = isinstance(row, list) and len(row) == 2 and isinstance(row[0], str) and len(row[0]) == 64
-        _require(fine and type(row[1]) is int and 0 <= row[1] <= 2 * MAX_STATE_BYTES, "a shard of broken form")
-        shards.append((row[0], row[1]))
-    head = Manifest(**_common(value), job=_text(value, "job"), shards=shards)
-    _require(len(shards) == head.ranks, "another number of shards than of ranks")
+    head, layout = _open(data, Manifest)
+    _require(len(head.shards) == head.ranks, "another number of shards than of ranks")
+    _require(
+        all(len(seal) == 64 and 0 <= n <= 2 * MAX_STATE_BYTES for seal, n in head.shards), "a shard of broken form"
+    )
     for spec in layout.tensors:
         whole = spec.blob is None or (spec.offset == 0 and spec.end == layout.blobs[spec.blob])
         _require(whole and spec.stride == contiguous_stride(spec.shape), "a tensor that is not whole")
@@ -124,9 +125,9 @@ def open_manifest(data: bytes) -> tuple[Manifest, Layout]:
     return head, layout
 
 
-def _open(data: bytes, kind: str) -> tuple[dict[str, Any], Layout]:
+def _open(data: bytes, kind: type[Head]) -> tuple[Head, Layout]:
     seal, _, rest = data.partition(b"\n")
-    if hashlib.sha256(rest).hexdigest().encode() != seal:
+    if sha256(rest).encode() != seal:
         if rest.count(b"\n") < 2:
             raise TornError("it is not whole: its end is missing.")
         raise DamagedError(f"it is damaged: its sha256 is wrong; {GO_ON}.")
@@ -140,43 +141,15 @@ def _open(data: bytes, kind: str) -> tuple[dict[str, Any], Layout]:
         raise TransferError(
             f"it has format {str(found)[:60]!r}, and this torchft_x reads {FORMAT!r}; another version wrote it."
         )
-    _require(value.get("kind") == kind, f"kind {str(value.get('kind'))[:60]!r}")
-    return value, layouts.parse(layout.removesuffix(b"\n"))
-
-
-def _common(value: dict[str, Any]) -> dict[str, Any]:
-    ranks = _int(value, "ranks", MAX_RANKS)
-    _require(ranks > 0, "no ranks")
-    numbers = {name: _int(value, name, 1 << 62) for name in ("step", "committed_in")}
-    return {**numbers, "ranks": ranks, **{name: _text(value, name) for name in ("save", "structure")}}
-
-
-def _piece(row: Any) -> tuple[int, list[int]]:
-    fine = isinstance(row, list) and len(row) == 2 and isinstance(row[1], list) and len(row[1]) <= MAX_DIMS
-    numbers = [row[0], *row[1]] if fine else [None]
-    _require(all(type(n) is int and 0 <= n <= MAX_STATE_BYTES for n in numbers), f"a piece {str(row)[:60]}")
-    return row[0], row[1]
-
-
-def _int(value: dict[str, Any], name: str, most: int) -> int:
-    found = value.get(name)
-    if type(found) is not int or not 0 <= found <= most:
-        raise TransferError(f"it has {name} {str(found)[:60]!r}.")
-    return found
-
-
-def _text(value: dict[str, Any], name: str) -> str:
-    found = value.get(name)
-    if not isinstance(found, str) or len(found) > 200:
-        raise TransferError(f"it has {name} {str(found)[:60]!r}.")
-    return found
-
-
-def _list(value: dict[str, Any], name: str) -> list[Any]:
-    found = value.get(name)
-    if not isinstance(found, list):
-        raise TransferError(f"it has {name} {str(found)[:60]!r}.")
-    return found
+    _require(value.get("kind") == kind.__name__, f"kind {str(value.get('kind'))[:60]!r}")
+    try:
+        head = from_json(kind, value)
+    except ValueError as e:
+        raise TransferError(f"it has a head of broken form ({str(e)[:100]}).") from None
+    _require(0 < head.ranks <= MAX_RANKS, f"{head.ranks} ranks")
+    _require(min(head.step, head.committed_in) >= 0 and max(head.step, head.committed_in) < 1 << 62, "no proper step")
+    _require(len(head.structure) == 64, "no digest of its structure")
+    return head, layouts.parse(layout.removesuffix(b"\n"))
 
 
 def _require(fine: bool, what: str) -> None:

@@ -31,7 +31,7 @@ class Shard:
     structure: str
     whole: Layout  # layout of the state as if it were on one rank
     layout: Layout
-    pieces: list[tuple[int, list[int]]]  # as in `Index`
+    pieces: tuple[tuple[int, tuple[int, ...]], ...]  # as in `Index`
     memory: Tensor  # uint8; at least as long as the stream
 
     @property
@@ -40,7 +40,7 @@ class Shard:
 
     def index(self, save: Name) -> Index:
         """Return the shard's index. Reads all of the memory, for the digests."""
-        digests = [digest(self.memory[b.start : b.start + b.nbytes]) for b in cut_blocks(self.layout.blobs)]
+        digests = tuple(digest(self.memory[b.start : b.start + b.nbytes]) for b in cut_blocks(self.layout.blobs))
         return Index(
             str(save), self.step, self.committed_in, self.rank, self.ranks, self.structure, self.pieces, digests,
             self.nbytes,
@@ -60,7 +60,7 @@ def freeze(
     complete = _whole_layout(walk.tree, [t.dtype for t in walk.tensors], shapes)
     named = [[p, str(t.dtype), s] for p, t, s in zip(walk.paths, walk.tensors, shapes, strict=True)]
     structure = hashlib.sha256(json.dumps(named).encode()).hexdigest()
-    pieces = [(i, list(boxes[i][0].offset)) for i in ours]
+    pieces = tuple((i, boxes[i][0].offset) for i in ours)
     specs, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
     layout = Layout(["list", [["T", i] for i in range(len(ours))]], tuple(specs), tuple(sizes))
     starts, length = place_blobs(sizes)

@@ -68,7 +68,7 @@ def complete(
             f"checkpoint {store.shown}: it holds step {top.step} by now, and this is step {save.step}; another job "
             "writes there. Give each job a URL of its own."
         )
-    shards = [(found[rank][2], found[rank][0].nbytes) for rank in range(shard.ranks)]
+    shards = tuple((found[rank][2], found[rank][0].nbytes) for rank in range(shard.ranks))
     manifest = Manifest(str(save), shard.step, shard.committed_in, shard.ranks, shard.structure, job, shards)
     store.write(f"{save}/{MANIFEST}", [sealed.seal(manifest, shard.whole)])
 
@@ -96,7 +96,7 @@ def _check(shard: Shard, found: dict[int, tuple[Index, Layout, str]]) -> None:
                 "save the same state dict on all ranks of a group, at the same step."
             )
         for (i, offset), spec in zip(index.pieces, layout.tensors, strict=True):
-            boxes[i].append(Box(tuple(offset), spec.shape))
+            boxes[i].append(Box(offset, spec.shape))
     for i, spec in enumerate(shard.whole.tensors):
         if spec.blob is not None:
             check_tiling(boxes[i], spec.shape, f"tensor {i}")
