@@ -160,27 +160,30 @@ class Story:
 
 
 class Narrator:
-    """Printer of an event log's `Story` to stderr (`EventLog.narrator`). Only the lowest group that takes part prints.
+    """Printer of an event log's `Story` to stderr. Only the lowest group that takes part prints.
 
     Events come on any thread; between two losses it prints nothing. The details are in the event log.
     """
 
     def __init__(self, group: str, say: Callable[[str], object] | None = None) -> None:
         self.story = Story(group)
-        self.interrupted = True  # the next commit may produce a line
-        # Commits without a line: the log puts them here, and the story takes them before the next event. It uses no
-        # more of them; the length is one above that of its gaps, as the first gap may span forgotten commits.
+        self._interrupted = True  # the next commit may produce a line
+        # Commits without a line, which the story takes before the next event: cheap, because this happens once a step.
+        # It uses no more of them; the length is one above that of its gaps, as the first gap may span forgotten commits.
         self.commits: deque[dict[str, Any]] = deque(maxlen=TYPICAL + 1)
         self._say = say or (lambda line: log_lines.print_line(line, role="trainer", group=group))
         self._lock = threading.Lock()  # guards the story, and keeps its lines in order
 
     def receive(self, event: dict[str, Any]) -> None:
-        """Take the events in `commits` first, then this one, on the thread that emits it."""
+        """Take an event on the thread that emits it, after those in `commits`."""
+        if event["event"] == "commit" and not self._interrupted:
+            self.commits.append(event)
+            return
         with self._lock:
             while self.commits:
                 self._tell(self.commits.popleft())
             self._tell(event)
-            self.interrupted = self.story.interrupted
+            self._interrupted = self.story.interrupted
 
     def _tell(self, event: dict[str, Any]) -> None:
         spoke = self.story.speaks  # a group that hands over to one that is back still prints that

@@ -20,8 +20,6 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.address_files import make_run_dir
-from torchft_x.observe.console import Narrator
-from torchft_x.observe.facts_collector import TOLD, FactsCollector
 
 EVENTS = frozenset([
     "start", "joined", "quorum", "configure", "rehearsal", "restored", "held", "memory", "heal_begin", "heal_end",
@@ -95,8 +93,7 @@ class EventLog:
         self._first = ""  # path of the first part
         self._part, self._size = 1, 0  # number and bytes of the open file
         self._part_bytes, self._most_parts = part_bytes, parts
-        self.narrator: Narrator | None = None  # gets the events besides the listeners
-        self.telling: FactsCollector | None = None  # gets the events of `TOLD`, for the lighthouse
+        self.listeners: list[Listener] = []  # of this log alone
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             make_run_dir(run_dir)
@@ -119,8 +116,8 @@ class EventLog:
         """Write one line. `event` is one of `EVENTS`, else raises ValueError; fields that are None are left out."""
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
-        listeners, narrator, telling = _listeners, self.narrator, self.telling
-        if self._fd is None and not self._prints and not listeners and narrator is None and telling is None:
+        listeners = (*_listeners, *self.listeners)
+        if self._fd is None and not self._prints and not listeners:
             return
         with self._lock:
             line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
@@ -130,14 +127,6 @@ class EventLog:
                 self._write(data)
         for listener in listeners:
             listener(line)
-        if telling is not None and event in TOLD:
-            telling.receive(line)
-        if narrator is None:
-            return
-        if event == "commit" and not narrator.interrupted:
-            narrator.commits.append(line)  # cheap, because this happens once a step
-        else:
-            narrator.receive(line)
 
     def _print(self, data: bytes) -> None:
         """Print a line. Bypasses `sys.stdout`, whose buffer may hold a part of a line. The caller holds the lock."""
@@ -183,7 +172,7 @@ class EventLog:
         return self._first.removesuffix(".jsonl") + _PART.format(number)
 
     def close(self) -> None:
-        self.narrator = None
+        self.listeners.clear()
         with self._lock:
             self._prints = False
             if self._fd is not None:

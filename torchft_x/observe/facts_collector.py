@@ -57,7 +57,9 @@ class FactsCollector:
         self._say_at = 0.0  # seconds of the copy after which the next line is due
 
     def receive(self, event: dict[str, Any]) -> None:
-        """Keep an event, which is one of `TOLD`."""
+        """Keep an event if it is one of `TOLD`."""
+        if event["event"] not in TOLD:
+            return
         self._heard.append(event)
         if event["event"] == "commit":
             now = (event.get("quorum"), event.get("participants"))

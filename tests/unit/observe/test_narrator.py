@@ -21,7 +21,8 @@ class Speaker:
     def __init__(self, replica_id: str, rank: int = 0) -> None:
         self.lines: list[str] = []
         self.events = EventLog(None, "trainer", replica_id=replica_id, rank=rank)
-        self.narrator = self.events.narrator = Narrator(group_of(replica_id), self.lines.append)
+        self.narrator = Narrator(group_of(replica_id), self.lines.append)
+        self.events.listeners.append(self.narrator.receive)
 
     def live_through_a_death(self) -> None:
         self.events.emit("quorum", members=[OTHER, ONE], step=0)

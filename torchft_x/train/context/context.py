@@ -153,7 +153,7 @@ def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
         attempt=options.attempt,
     )  # fmt: skip
     if options.group_rank == 0 and env.wants_news():
-        events.narrator = Narrator(group)
+        events.listeners.append(Narrator(group).receive)
     return events
 
 
@@ -165,5 +165,6 @@ def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTr
         def say(line: str) -> None:
             log_lines.print_line(f"group {group}: {line}", role="trainer", group=group)
 
-        events.telling = FactsCollector(transport.received, say if env.wants_news() else lambda _: None)
-        connection.client.report_facts(events.telling)
+        facts = FactsCollector(transport.received, say if env.wants_news() else lambda _: None)
+        events.listeners.append(facts.receive)
+        connection.client.report_facts(facts)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.unit.observe.written import Job, Log, killed
 from torchft_x.observe.console import Story
 from torchft_x.observe.run import summary
-from torchft_x.observe.run.summary import Summary
 
 
 def seen(steps: int) -> Story:
@@ -21,9 +18,7 @@ def seen(steps: int) -> Story:
 
 def test_the_summary_of_a_run(tmp_path: Path) -> None:
     killed(tmp_path)
-    found = summary(seen(121), tmp_path)
-    assert found == Summary(steps=121, restarts=1, dropped=0, lost=pytest.approx(0.1, abs=1e-4))
-    assert str(found) == "done: 121 steps committed, 1 restart, 0 steps dropped, 0.10 s lost"
+    assert summary(seen(121), tmp_path) == "done: 121 steps committed, 1 restart, 0 steps dropped, 0.10 s lost"
 
 
 def test_drops_and_lost_steps_count_once_for_all_groups(tmp_path: Path) -> None:
@@ -34,8 +29,7 @@ def test_drops_and_lost_steps_count_once_for_all_groups(tmp_path: Path) -> None:
         job.trainers[g].tell(4.2, "drop", step=21, quorum=100)
     job.lighthouse.tell(4.3, "new_lineage", quorum=101, steps=3, reason="nobody holds steps 18 to 20")
     found = summary(seen(21), tmp_path)
-    assert (found.dropped, found.undone) == (1, 3)
-    assert str(found).endswith("; 3 steps lost with all groups that held them")
+    assert found.endswith(", 1 step dropped, 0.00 s lost; 3 steps lost with all groups that held them")
 
 
 def test_restarts_are_counted_from_the_runs_first_attempt_of_a_group(tmp_path: Path) -> None:
@@ -45,21 +39,21 @@ def test_restarts_are_counted_from_the_runs_first_attempt_of_a_group(tmp_path: P
         path.write_text(
             path.read_text().replace('"attempt": 1', '"attempt": 5').replace('"attempt": 0', '"attempt": 4')
         )
-    assert summary(seen(121), tmp_path).restarts == 1
+    assert ", 1 restart, " in summary(seen(121), tmp_path)
 
 
 def test_a_summary_without_a_run_directory_is_the_story() -> None:
-    assert summary(seen(1), None) == Summary(steps=1)
+    assert summary(seen(1), None) == "done: 1 step committed, 0 restarts, 0 steps dropped, 0.00 s lost"
 
 
 def test_a_log_that_was_cut_short_gives_no_wrong_totals(tmp_path: Path) -> None:
     log = Log(tmp_path, "trainer", 20, group="0", rank=0, attempt=0, replica_id="0:a")
     for step in range(3):
         log.tell(1.0 + step, "commit", step=step, quorum=100, participants=1)
-    assert str(summary(seen(3), tmp_path)).startswith("done: 3 steps committed, 0 restarts, ")
-    assert str(summary(seen(10), tmp_path)) == (  # it has seen more than is written
+    assert summary(seen(3), tmp_path).startswith("done: 3 steps committed, 0 restarts, ")
+    assert summary(seen(10), tmp_path) == (  # it has seen more than is written
         f"done: 10 steps committed; restarts and drops are not known: the event log in {tmp_path / 'events'} could not be "
         "written to its end (disk full?)"
     )
     Path(f"{log.path}.incomplete").touch()
-    assert f"not known: {log.path} could not be" in str(summary(seen(3), tmp_path))
+    assert f"not known: {log.path} could not be" in summary(seen(3), tmp_path)
