@@ -24,8 +24,7 @@ from torch.distributed import Work
 
 from torchft_x.comm import flight_recorder
 from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
-from torchft_x.comm.base import RankInfo, RebuiltGroup, checked, refusal
-from torchft_x.comm.single_member import alone
+from torchft_x.comm.base import EndedError, RankInfo, RebuiltGroup, refusal
 from torchft_x.comm.store.create import StoreClient, split_store_address
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
@@ -59,7 +58,7 @@ class AcceleratorGroup(RebuiltGroup):
     def __init__(self, timeout: float | timedelta = 60.0) -> None:
         super().__init__()
         self._require()
-        self._timeout = seconds(timeout)  # seconds, for `configure` and for each collective
+        self._timeout = seconds(timeout)
         self._lock = threading.Lock()  # guards `_present`, and the fields of each configuration
         self._present: Members | None = None  # the newest set of members; may be connecting, up or failed
         self._watch = Watch()
@@ -78,31 +77,23 @@ class AcceleratorGroup(RebuiltGroup):
     def takes(self) -> str | None:
         return self._device
 
-    def configure(
-        self,
-        store_addr: str,
-        replica_id: str,
-        rank: int,
-        world_size: int,
-        quorum_id: int | None = None,
-        group_rank: int | None = None,
-        group_world_size: int | None = None,
-        global_ranks: list[int] | None = None,
+    def _configure(
+        self, info: RankInfo, store_addr: str, replica_id: str, group_rank: int | None, global_ranks: list[int] | None
     ) -> None:
         """Connect a new set of members, as `ProcessGroup.configure` says, on the calling thread's current device.
 
         `group_rank` and `global_ranks` (of the members, in order) name the group and its ranks in the Flight
         Recorder.
         """
-        members = Members(checked(rank, world_size, quorum_id), replica_id)
+        members = Members(info, replica_id)
         device = self._current_device()
-        name = f"torchft_{quorum_id}" + ("" if group_rank is None else f"_rank_{group_rank}")
+        name = f"torchft_{info.config_id}" + ("" if group_rank is None else f"_rank_{group_rank}")
         names = {"group_name": name, "global_ranks": global_ranks or []}
-        where = split_store_address(store_addr) if world_size > 1 else None
+        where = split_store_address(store_addr) if info.size > 1 else None
         with self._lock:
             old, self._present = self._present, members
         if old is not None:
-            self._finish(old, _Ended(f"the group was configured anew ({old.info})"))
+            self._end(old, EndedError(f"the group was configured anew ({old.info})"))
         if where is None:
             members.built.set()
             return
@@ -112,7 +103,7 @@ class AcceleratorGroup(RebuiltGroup):
         threading.Thread(target=self._build, args=action, name=f"torchft_x {self._kind}", daemon=True).start()
         if not members.built.wait(limit + TIMING.late_accelerator):
             sentence = f"Configuring {members.info} failed: the members did not connect within {limit:g} s."
-            self._finish(members, DeadlineError(sentence))
+            self._end(members, DeadlineError(sentence))
         if members.error is not None:
             raise copy.copy(members.error)
 
@@ -144,9 +135,9 @@ class AcceleratorGroup(RebuiltGroup):
             if not wanted:
                 _abort(backend)
         except TorchftXError as e:
-            self._finish(members, e)
+            self._end(members, e)
         except Exception as e:
-            self._finish(members, CollectiveError(f"Configuring {members.info} failed: {first_line(e)}"))
+            self._end(members, CollectiveError(f"Configuring {members.info} failed: {first_line(e)}"))
 
     _backend_type = "NCCL"  # torch's name of the backend
 
@@ -176,14 +167,8 @@ class AcceleratorGroup(RebuiltGroup):
                 )
             time.sleep(POLL_FAST)
 
-    def abort(self, quorum_id: int | None = None) -> None:
-        """Abort as `ProcessGroup.abort` does. The library's own abort goes on in the background, maybe for seconds."""
-        present = self._present
-        if present is not None and quorum_id in (None, present.info.config_id):
-            self._finish(present, CollectiveError(f"the group was aborted ({present.info})"))
-
-    def _finish(self, members: Members, error: TorchftXError) -> TorchftXError:
-        """Fail a configuration that hasn't failed yet, and release its waiting callers. Return its first error."""
+    def _end(self, members: Members, error: TorchftXError) -> TorchftXError:
+        """End a set of members as `RebuiltGroup` says. The library's own abort goes on beside, maybe for seconds."""
         with self._lock:
             first = members.error is None
             if first:
@@ -191,7 +176,7 @@ class AcceleratorGroup(RebuiltGroup):
         if first:
             if members.client is not None and members.group is None:
                 members.client.shut()
-            members.failed = not isinstance(error, _Ended)
+            members.failed = not isinstance(error, EndedError)
             threading.Thread(target=members.let_go, name=f"torchft_x {self._kind} abort", daemon=True).start()
         members.built.set()
         assert members.error is not None, "just set"
@@ -210,32 +195,14 @@ class AcceleratorGroup(RebuiltGroup):
             self._synchronize()
         return present.error
 
-    def set_timeout(self, timeout: float | timedelta) -> None:
-        self._timeout = seconds(timeout)
-
-    def shutdown(self) -> None:
-        present = self._present
-        if present is not None:
-            self._finish(present, _Ended(f"the group was shut down ({present.info})"))
-
     def getBackendName(self) -> str:
         return f"torchft-{self._kind}"
 
-    def _issue(self, op: str, *args: Any) -> Work:
-        members = self._present
-        group = None if members is None else members.group  # read once: another thread may release it
-        if members is None or members.error is not None or (group is None and not members.built.is_set()):
+    def _start(self, members: Members, op: str, args: tuple[Any, ...]) -> Work:
+        group = members.group  # read once: another thread may release it
+        if group is None:
             return FailedWork(refusal(op, members))
-        try:
-            if group is None:
-                return alone(op, *args)
-            work = getattr(group, op)(*args)
-        except (RuntimeError, ValueError) as e:
-            # Other members may have started it. From here on the members are out of step, so the group can't be used
-            # any more.
-            return FailedWork(self._failed(members, op, e))
-
-        return self._work(members, op, work, args)
+        return self._work(members, op, getattr(group, op)(*args), args)
 
     def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:
         """Return the handle of a collective that was started."""
@@ -247,14 +214,13 @@ class AcceleratorGroup(RebuiltGroup):
         return StreamWork(work, args[0] if args else [], failed, self._watch, lambda: members.error)
 
     def _failed(self, members: Members, op: str, cause: Exception | None) -> TorchftXError:
-        """End the group after a collective that failed, or timed out (`cause` None), and return the error to raise."""
         if members.error is not None:
             return CollectiveError(f"{op} was released: {members.error}", getattr(members.error, "suspects", ()))
         if cause is None:
             why = f"{op} on {members.info} timed out after {self._timeout:g} s; the group was aborted."
         else:
             why = f"{op} on {members.info} failed: {first_line(cause)}"
-        return copy.copy(self._finish(members, CollectiveError(why)))
+        return copy.copy(self._end(members, CollectiveError(why)))
 
     # -- the device --
 
@@ -266,10 +232,6 @@ class AcceleratorGroup(RebuiltGroup):
 
     def _synchronize(self) -> None:
         torch.get_device_module(self._device).current_stream().synchronize()
-
-
-class _Ended(CollectiveError):
-    """A regular end of a configuration, by a new one or by `shutdown`."""
 
 
 class Members:
@@ -290,6 +252,10 @@ class Members:
 
     def __repr__(self) -> str:
         return f"{self.info}: {self.error or ('up' if self.built.is_set() else 'connecting')}"
+
+    @property
+    def ready(self) -> bool:
+        return self.built.is_set()
 
     def let_go(self) -> None:
         """Abort and release the library's group. May take long."""

@@ -25,11 +25,10 @@ from torch.distributed import Work
 
 from torchft_x import net
 from torchft_x.comm import finalizers, flight_recorder
-from torchft_x.comm.base import RebuiltGroup, checked, refusal
+from torchft_x.comm.base import RankInfo, RebuiltGroup, refusal
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
-from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
@@ -57,7 +56,7 @@ class ProcessGroupGloo(RebuiltGroup):
 
     def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
         super().__init__()
-        self._timeout = seconds(timeout)  # seconds, for `configure` and for each collective
+        self._timeout = seconds(timeout)
         # All state; handles and threads keep it after this object is gone.
         self._generations = _Generations(net.advertise_host(host))
         finalizers.when_forgotten(self, self._generations.close)  # must not keep its threads
@@ -69,23 +68,13 @@ class ProcessGroupGloo(RebuiltGroup):
     def __repr__(self) -> str:
         return f"ProcessGroupGloo({self._present or 'not configured'})"
 
-    def configure(
-        self,
-        store_addr: str,
-        replica_id: str,
-        rank: int,
-        world_size: int,
-        quorum_id: int | None = None,
-        group_rank: int | None = None,
-        group_world_size: int | None = None,
-        global_ranks: list[int] | None = None,
-    ) -> None:
-        """Connect new members, see `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
+    def _configure(self, info: RankInfo, store_addr: str, replica_id: str, *names: Any) -> None:
+        """Connect new members, see `ProcessGroup.configure`.
 
         Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
         (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
         """
-        generation = GlooMembership(checked(rank, world_size, quorum_id), store_addr, replica_id)
+        generation = GlooMembership(info, store_addr, replica_id)
         limit = min(self._timeout, TIMING.connect)
         deadline = time.monotonic() + limit
         self._generations.start(generation, self._timeout)
@@ -98,7 +87,7 @@ class ProcessGroupGloo(RebuiltGroup):
         self._generations.abort(quorum_id)
 
     def set_timeout(self, timeout: float | timedelta) -> None:
-        self._timeout = seconds(timeout)
+        super().set_timeout(timeout)
         present = self._present
         group = None if present is None else present.torch_group
         if group is not None:
@@ -113,31 +102,26 @@ class ProcessGroupGloo(RebuiltGroup):
     def _issue(self, op: str, *args: Any) -> Work:
         if op in IN_MEMORY_ORDER:
             check_arguments(args)
-        generations = self._generations
-        generation = generations.present
-        group = None if generation is None else generation.torch_group  # read once: another thread may release it
-        if generation is None or generation.error is not None or (group is None and not generation.ready):
+        return super()._issue(op, *args)
+
+    def _start(self, generation: GlooMembership, op: str, args: tuple[Any, ...]) -> Work:
+        generations, group = self._generations, generation.torch_group  # read once: another thread may release it
+        if group is None:
             return FailedWork(refusal(op, generation))
-        try:
-            if group is None:
-                return alone(op, *args)
-            if op in _ONLY_ON_FULL_GROUP:
-                group = full_group(group, generation.rank, generation.size)
-            work = getattr(group, op)(*args)
-        except (RuntimeError, ValueError) as e:
-            # Other members may have started it. From here on the members are out of step, so the group can't be used
-            # any more.
-            return FailedWork(generations.failed(generation, op, e))
-        result = args[0] if args else []
-        failed = functools.partial(generations.failed, generation, op)
+        if op in _ONLY_ON_FULL_GROUP:
+            group = full_group(group, generation.rank, generation.size)
+        work = getattr(group, op)(*args)
         return GroupWork(
             WaitedOnThread(work, self._timeout, _in_background) if op in BETWEEN_TWO else work,
-            result,
-            failed,
+            args[0] if args else [],
+            failed=functools.partial(self._failed, generation, op),
             broken=lambda: generation.error is not None,
             leave=functools.partial(_leave, generation),
             lost=lambda: generations.lost(generation) is not None,
         )
+
+    def _failed(self, generation: GlooMembership, op: str, cause: BaseException | None) -> CollectiveError:
+        return self._generations.failed(generation, op, cause)
 
 
 class _Generations:
@@ -328,11 +312,7 @@ def _record(generation: GlooMembership) -> None:
     """Dump the Flight Recorder in the background; once per generation, when it has just failed or been aborted."""
     if generation.torch_group is not None and flight_recorder.wanted():
         about = (generation.config_id, generation.replica_id, generation.rank, generation.size)
-        _in_background(functools.partial(_dump, *about, str(generation.error)))
-
-
-def _dump(config_id: int | None, replica_id: str, rank: int, size: int, reason: str) -> None:
-    flight_recorder.dump(config_id, replica_id, rank, size, reason)
+        _in_background(functools.partial(flight_recorder.dump, *about, str(generation.error)))
 
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads that run gloo's code
@@ -343,7 +323,7 @@ _birth = threading.Lock()  # guards `_ending`, and that every running thread is 
 _ending = False  # the process is exiting: no thread of ours starts any more
 
 
-def _in_background(action: Callable[[], None]) -> threading.Thread | None:
+def _in_background(action: Callable[[], object]) -> threading.Thread | None:
     """Start a thread that runs `action`, and return it; None if the process is exiting and no thread was started."""
     thread = threading.Thread(target=action, name="torchft_x gloo", daemon=True)
     with _birth:

@@ -117,6 +117,10 @@ class ChildHandle:
         threading.Thread(target=self._run, args=(program, far), name="torchft_x child", daemon=True).start()
 
     @property
+    def ready(self) -> bool:
+        return self.configured.is_set()
+
+    @property
     def active(self) -> int:
         """Number of running collectives."""
         return len(self._pending)

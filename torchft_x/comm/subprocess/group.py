@@ -21,15 +21,13 @@ from torchft_x import env, net
 from torchft_x.comm import finalizers
 from torchft_x.comm.accelerator.group import lacking
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
-from torchft_x.comm.base import ProcessGroup, RankInfo, RebuiltGroup, checked, refusal
+from torchft_x.comm.base import EndedError, ProcessGroup, RankInfo, RebuiltGroup, SingleMember
 from torchft_x.comm.gloo.group import ProcessGroupGloo
-from torchft_x.comm.single_member import alone
 from torchft_x.comm.subprocess import fork_server
 from torchft_x.comm.subprocess.child_handle import ChildHandle
 from torchft_x.comm.subprocess.child_main import Child
-from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
-from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError
 from torchft_x.timing import COLD_IMPORT, TIMING
 
 
@@ -56,7 +54,7 @@ class ProcessGroupBaby(RebuiltGroup):
         # Only gloo listens: on this address.
         self._options = {"host": net.advertise_host(host)} if self._device == "cpu" else {}
         self._lock = threading.Lock()  # serialises `configure`
-        self._latest: list[ChildHandle | _Alone] = []  # the present configuration, if there is one
+        self._latest: list[ChildHandle | SingleMember] = []  # the present configuration, if there is one
         finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # must not keep its child running
         fork_server.warm_up()
 
@@ -70,29 +68,18 @@ class ProcessGroupBaby(RebuiltGroup):
         return f"{type(self).__name__}({state})"
 
     @property
-    def _present(self) -> ChildHandle | _Alone | None:
+    def _present(self) -> ChildHandle | SingleMember | None:
         return next(iter(self._latest), None)
 
-    def configure(
-        self,
-        store_addr: str,
-        replica_id: str,
-        rank: int,
-        world_size: int,
-        quorum_id: int | None = None,
-        group_rank: int | None = None,
-        group_world_size: int | None = None,
-        global_ranks: list[int] | None = None,
-    ) -> None:
-        """Connect new members, see `ProcessGroup.configure`. A group of one needs no child, and contacts nobody."""
-        info = checked(rank, world_size, quorum_id)
+    def _configure(self, info: RankInfo, store_addr: str, replica_id: str, *names: Any) -> None:
+        """Connect new members, see `ProcessGroup.configure`. A group of one needs no child."""
         with self._lock:
-            self._end("the group was configured anew")
-            if world_size == 1:
-                self._latest[:] = [_Alone(info)]
+            self._end_present(EndedError, "configured anew")
+            if info.size == 1:
+                self._latest[:] = [SingleMember(info)]
                 return
             make = functools.partial(self._inner, self._timeout, **self._options)
-            members = (store_addr, replica_id, rank, world_size, quorum_id)
+            members = (store_addr, replica_id, *info)
             index = 0 if self._device == "cpu" else torch.get_device_module(self._device).current_device()
             child = ChildHandle(Child(make, members, self._device, index, env.flight_folder()), info, self._timeout)
             self._latest[:] = [child]
@@ -106,22 +93,11 @@ class ProcessGroupBaby(RebuiltGroup):
         if child.error is not None:
             raise copy.copy(child.error)
 
-    def abort(self, quorum_id: int | None = None) -> None:
-        self._end("the group was aborted", quorum_id)
-
-    def _end(self, why: str, quorum_id: int | None = None) -> None:
-        present = self._present  # read once, so that a newer one stays
-        if present is not None and present.error is None and quorum_id in (None, present.info.config_id):
-            present.end(CollectiveError(f"{why} ({present.info})"))
-
     def set_timeout(self, timeout: float | timedelta) -> None:
-        self._timeout = seconds(timeout)
+        super().set_timeout(timeout)
         present = self._present
         if isinstance(present, ChildHandle):
             present.set_timeout(self._timeout)
-
-    def shutdown(self) -> None:
-        self._end("the group was shut down")
 
     def num_active_work(self) -> int:
         """Return the number of collectives whose end the child has not reported."""
@@ -131,12 +107,8 @@ class ProcessGroupBaby(RebuiltGroup):
     def getBackendName(self) -> str:
         return f"torchft-baby-{self._kind}"
 
-    def _issue(self, op: str, *args: Any) -> Work:
-        present = self._present
-        connecting = isinstance(present, ChildHandle) and not present.configured.is_set()
-        if present is None or present.error is not None or connecting:
-            return FailedWork(refusal(op, present))
-        return present.issue(op, args)
+    def _start(self, child: ChildHandle, op: str, args: tuple[Any, ...]) -> Work:
+        return child.issue(op, args)
 
 
 class ProcessGroupBabyGloo(ProcessGroupBaby):
@@ -170,24 +142,6 @@ class ProcessGroupBabyXCCL(ProcessGroupBaby):
     _device = "xpu"
 
 
-class _Alone:
-    """A configuration with one member, which needs no child."""
-
-    def __init__(self, info: RankInfo) -> None:
-        self.info = info
-        self.error: TorchftXError | None = None
-
-    def issue(self, op: str, args: tuple[Any, ...]) -> Work:
-        try:
-            return alone(op, *args)
-        except (RuntimeError, ValueError) as e:
-            return FailedWork(self.end(CollectiveError(f"{op} on {self.info} failed: {e}")))
-
-    def end(self, error: TorchftXError) -> TorchftXError:
-        self.error = self.error or error
-        return self.error
-
-
-def _end_all(configurations: list[ChildHandle | _Alone]) -> None:
+def _end_all(configurations: list[ChildHandle | SingleMember]) -> None:
     for each in configurations:
         each.end(CollectiveError("the group was forgotten"))

@@ -13,14 +13,14 @@ from torch.distributed import Store, Work
 from torch.futures import Future
 
 from torchft_x.comm.accelerator.from_factory import CreatedGroup
-from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.single_member import alone, reduce_op_of
+from torchft_x.comm.base import ProcessGroup, RankInfo, RebuiltGroup, SingleMember
+from torchft_x.comm.single_member import reduce_op_of
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError
 
 
-class ProcessGroupDummy(ProcessGroup):
+class ProcessGroupDummy(RebuiltGroup):
     """Process group with one member and no communication. Every collective is done at once.
 
     `configure` may be called with one member only; `configure_count` counts its calls.
@@ -33,56 +33,16 @@ class ProcessGroupDummy(ProcessGroup):
             )
         super().__init__()
         self.configure_count = 0  # number of calls of `configure`
-        self._config_id: int | None = None  # configuration id of the last call of `configure`
-        self._error: Exception | None = None  # the first failure since the last `configure`
+        self._present = SingleMember(RankInfo(0, 1, None))
 
-    def configure(
-        self,
-        store_addr: str,
-        replica_id: str,
-        rank: int,
-        world_size: int,
-        quorum_id: int | None = None,
-        group_rank: int | None = None,
-        group_world_size: int | None = None,
-        global_ranks: list[int] | None = None,
-    ) -> None:
-        if (rank, world_size) != (0, 1):
-            raise ConfigError(
-                f"ProcessGroupDummy has one member, not rank {rank} of {world_size}; use ProcessGroupGloo."
-            )
+    def _configure(self, info: RankInfo, *names: Any) -> None:
+        if info.size > 1:
+            raise ConfigError(f"ProcessGroupDummy has one member, not {info}; use ProcessGroupGloo.")
         self.configure_count += 1
-        self._config_id, self._error = quorum_id, None
-
-    def abort(self, quorum_id: int | None = None) -> None:
-        if self._error is None and (quorum_id is None or quorum_id == self._config_id):
-            self._error = CollectiveError("the group was aborted (dummy)")
-
-    def errored(self) -> Exception | None:
-        return self._error
-
-    def set_timeout(self, timeout: float | timedelta) -> None:
-        seconds(timeout)
-
-    def shutdown(self) -> None:
-        self.abort()
-
-    def size(self) -> int:
-        return 1
-
-    def rank(self) -> int:
-        return 0
+        self._present = SingleMember(info)
 
     def getBackendName(self) -> str:
         return "torchft-dummy"
-
-    def _issue(self, op: str, *args: Any) -> Work:
-        if self._error is None:
-            try:
-                return alone(op, *args)
-            except (RuntimeError, ValueError) as e:
-                self._error = e
-        return FailedWork(CollectiveError(f"{op} failed: {self._error}"))
 
 
 class ProcessGroupWrapper(ProcessGroup):
