@@ -5,20 +5,30 @@ to a process group object, goes back to the pool when that object is shut down, 
 host. A process has as many devices as it ever had process group objects at the same time, which outside of tests is
 one.
 
-Since a device has one lessee at a time, all its connections belong to that lessee, and an abort shuts exactly those
-(`torchft_x.comm.store.sockets`).
+Shutting a device's sockets is the only way to end a running gloo collective. gloo's ``abort()`` does nothing to running
+operations: a wait ends when a connection breaks or at the timeout. After ``shutdown(SHUT_RDWR)`` on each connection
+every wait raises within milliseconds, even if the peer is stopped and will never answer.
+
+The difficulty is *which* sockets, because a process may hold several groups (threads as replicas in tests) and both
+ends of one connection. Addresses don't decide it: two groups may connect to the same listening port. But each device
+has an event loop, an epoll instance in which exactly its sockets are registered. Linux lists them in
+``/proc/self/fdinfo/<epoll>`` with their inodes. As a device has one lessee at a time, all of them belong to that lessee.
+
+Where the lists don't exist (other systems, some sandboxes) no sockets are found, and a collective ends at its own
+timeout.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import threading
 from typing import Any
 
 import torch.distributed as dist
 
-from torchft_x.comm.store import sockets
-from torchft_x.descriptors import epolls, port_not_inherited, registered
+from torchft_x.descriptors import duplicates, epolls, port_not_inherited, registered, shut
 from torchft_x.env import ADVERTISE_HOST
 from torchft_x.errors import AddressError, first_line
 
@@ -32,50 +42,46 @@ _inherited: list[Device] = []  # devices of a parent process; destroying them wo
 class Device:
     """A gloo device, created by `lease`. `handle` goes into the options of gloo groups."""
 
-    def __init__(self, handle: Any, host: str, epoll: int | None, listener: int | None) -> None:
+    def __init__(self, handle: Any, host: str, epoll: int = -1, listener: int = 0) -> None:
         self.handle = handle  # torch's device object
         self.host = host  # the name or address on which the device listens, as given
-        self._epoll = epoll  # descriptor of its event loop; None if it couldn't be identified
+        self._epoll = epoll  # descriptor of its event loop; -1 if it couldn't be identified
         self._listener = listener  # inode of its listening socket, which proves that `_epoll` still is that loop
-        self._idle = 0 if epoll is None else len(registered(epoll))  # descriptors watched without connections
+        self._idle = len(registered(epoll))  # descriptors watched without connections
         self._pid = os.getpid()  # a forked child shares the connections and must not touch them
-
-    def __repr__(self) -> str:
-        return f"Device(host={self.host!r}, abortable={self.abortable})"
 
     @property
     def own(self) -> bool:
         """Whether this process created the device, rather than inherited it by a fork."""
         return self._pid == os.getpid()
 
-    @property
-    def abortable(self) -> bool:
-        """Whether the device's connections can be shut down. If not, collectives end only at their own timeout."""
-        return self._epoll is not None and self._listener is not None and self.own
+    def _watched(self) -> list[tuple[int, int]]:
+        """Return (descriptor, inode) of each socket of the device; none if they can't be listed, or are a parent's."""
+        watched = registered(self._epoll) if self.own else []
+        return watched if self._listener in (inode for _, inode in watched) else []
 
-    def shut(self) -> int:
-        """Shut down all connections of this device, including those not yet established, and return their number.
-
-        Takes under a millisecond.
-        """
-        if self._epoll is None or self._listener is None or not self.own:
-            return 0
-        return sockets.shut_watched(self._epoll, self._listener)
+    def shut(self) -> None:
+        """Shut down all connections of this device, including those not yet established, in under a millisecond."""
+        for _, inode, sock in duplicates(self._watched()):
+            if inode != self._listener:
+                shut(sock)
 
     def addresses(self) -> list[str]:
         """Return ``ip:port`` of our end of each of the device's sockets, the listening one included."""
-        return [] if self._epoll is None or not self.own else sockets.local_addresses(self._epoll)
+        return [_text(sock.getsockname()) for _, _, sock in duplicates(self._watched())]
 
     def connections(self) -> int | None:
         """Return the number of the device's connections, or None if they can't be listed."""
-        if self._epoll is None or self._listener is None or not self.own:
-            return None
-        watched = registered(self._epoll)
-        return len(watched) - self._idle if self._listener in (inode for _, inode in watched) else None
+        watched = self._watched()
+        return len(watched) - self._idle if watched else None
 
     def peers(self) -> list[str]:
         """Return ``ip:port`` of the other end of each of the device's connections."""
-        return [] if self._epoll is None or not self.own else sockets.remote_addresses(self._epoll)
+        found = []
+        for _, _, sock in duplicates(self._watched()):
+            with contextlib.suppress(OSError):  # it has no other end
+                found.append(_text(sock.getpeername()))
+        return found
 
 
 def lease(host: str) -> Device:
@@ -110,8 +116,7 @@ def _create(host: str) -> Device:
                 f"gloo can't listen on {host!r}: it is not an address of this machine. Set {ADVERTISE_HOST} "
                 f"(or `host`) to the address others reach this machine by. ({first_line(e)})"
             ) from None
-        loops = [(epoll, sockets.listener_inode(epoll)) for epoll in epolls() - before]
-        loops = [(epoll, inode) for epoll, inode in loops if inode is not None]
+        loops = [(epoll, inode) for epoll in epolls() - before if (inode := listener_inode(epoll)) is not None]
         if len(loops) == 1:
             device = Device(handle, host, *loops[0])
             for address in device.addresses():
@@ -119,7 +124,21 @@ def _create(host: str) -> Device:
             return device
         if not loops and not before and attempt == 0 and not epolls():
             break  # this system lists no event loops at all
-    return Device(handle, host, None, None)
+    return Device(handle, host)
+
+
+def listener_inode(epoll: int) -> int | None:
+    """Return the inode of the one listening socket that `epoll` watches, or None if there is none or more than one."""
+    found = [inode for _, inode, sock in duplicates(registered(epoll)) if _is_listening(sock)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_listening(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _text(name: Any) -> str:
+    return f"{name[0]}:{name[1]}"
 
 
 def _after_fork_in_child() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.util import scaled
 from torchft_x import descriptors
-from torchft_x.comm.store import sockets
+from torchft_x.comm.gloo.device import Device, listener_inode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lists of sockets are Linux's")
 
@@ -45,38 +45,39 @@ def pairs() -> Iterator[list[Pair]]:
 
 
 @pytest.fixture
-def watched(pairs: list[Pair]) -> Iterator[tuple[int, int]]:
-    """An event loop that watches a listening socket and the near ends of the first two; (epoll, listener's inode)."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        loop = select.epoll()
-        loop.register(server, select.EPOLLIN)
+def loop(pairs: list[Pair]) -> Iterator[int]:
+    """An event loop that watches a listening socket and the near ends of the first two."""
+    with socket.create_server(("127.0.0.1", 0)) as server, select.epoll() as watching:
+        watching.register(server, select.EPOLLIN)
         for near, _ in pairs[:2]:
-            loop.register(near, select.EPOLLIN)
-        inode = sockets.listener_inode(loop.fileno())
-        assert inode is not None
-        yield loop.fileno(), inode
-        loop.close()
+            watching.register(near, select.EPOLLIN)
+        yield watching.fileno()
 
 
-def test_event_loop_is_listed_with_what_it_watches(watched: tuple[int, int], pairs: list[Pair]) -> None:
-    epoll, _ = watched
-    assert epoll in descriptors.epolls()
-    fds = {fd for fd, _ in descriptors.registered(epoll)}
-    assert {near.fileno() for near, _ in pairs[:2]} < fds
-    assert pairs[2][0].fileno() not in fds
+def device(loop: int, **other: int) -> Device:
+    inode = listener_inode(loop)
+    assert inode is not None
+    return Device(None, "127.0.0.1", **{"epoll": loop, "listener": inode, **other})
+
+
+def test_event_loop_is_listed_with_what_it_watches(loop: int, pairs: list[Pair]) -> None:
+    assert loop in descriptors.epolls()
     near = pairs[0][0].getsockname()
-    assert f"{near[0]}:{near[1]}" in sockets.local_addresses(epoll)
+    assert f"{near[0]}:{near[1]}" in device(loop).addresses()
+    assert len(device(loop).peers()) == 2
+    assert "{}:{}".format(*pairs[2][0].getsockname()) not in device(loop).addresses()
 
 
-def test_shut_watched_shuts_exactly_those(watched: tuple[int, int], pairs: list[Pair]) -> None:
-    assert sockets.shut_watched(*watched) == 2
+def test_exactly_the_connections_of_a_device_are_shut(loop: int, pairs: list[Pair]) -> None:
+    ours = device(loop)
+    ours.shut()
     assert is_ended(pairs[0][1])
     assert is_ended(pairs[1][1])
     assert is_alive(pairs[2])
-    assert sockets.listener_inode(watched[0]) == watched[1], "the listening socket is spared"
+    assert listener_inode(loop) is not None, "the listening socket is spared"
 
 
-def test_shut_watched_does_nothing_to_another_loop(watched: tuple[int, int], pairs: list[Pair]) -> None:
-    assert sockets.shut_watched(watched[0], watched[1] + 1) == 0
-    assert sockets.shut_watched(10_000, watched[1]) == 0
+def test_sockets_of_another_loop_are_left_alone(loop: int, pairs: list[Pair]) -> None:
+    device(loop, listener=1).shut()
+    device(loop, epoll=10_000).shut()
     assert all(map(is_alive, pairs))
