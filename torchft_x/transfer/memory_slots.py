@@ -70,9 +70,6 @@ class MemorySlot:
         self._written: tuple[Block, ...] = ()  # blocks copied by `write`, for `seal`
         self._map(os.fstat(fd).st_size)
 
-    def __repr__(self) -> str:
-        return f"<MemorySlot {self.state or 'empty'}, {self._size} bytes>"
-
     @staticmethod
     def open(name: str, limit: int) -> MemorySlot | None:
         """Open the slot that a supervisor calls `name` (PID/FD/TAG). Never opens anything else.
@@ -120,12 +117,8 @@ class MemorySlot:
         targets = find_targets(layout, into)
         landing = Landing(layout, targets)
         try:
-            with torch.no_grad():
-                for block in cut_blocks(layout.blobs):
-                    for p in block.pieces:
-                        start = block.start + p.block_offset
-                        arrived = stream[start : start + p.nbytes]
-                        landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+            for block in cut_blocks(layout.blobs):
+                landing.put(block, stream[block.start :])
             return rebuild(layout, targets, landing.finish())
         except TransferError as e:
             e.torn = True

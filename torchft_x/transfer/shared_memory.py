@@ -33,9 +33,6 @@ class Buffer:
         self.name = name  # by which processes of this host find it; None: it is private to this process
         self.lent = lent  # whether it is on loan, and its owner wants it back
 
-    def __repr__(self) -> str:
-        return f"<Buffer of {self.data.numel()} bytes, {self.name or 'private'}>"
-
 
 def allocate_buffer(nbytes: int, *, pinned: bool = False, shared: bool = True) -> Buffer:
     """Allocate uninitialised memory, shared if asked, possible and not `pinned`. Raises RuntimeError if it fails."""

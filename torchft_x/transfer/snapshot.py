@@ -69,9 +69,6 @@ class Snapshot:
         self.owed = 0  # destinations that were promised this state and haven't begun to read it
         self.held_until = 0.0  # monotonic; until then a reader that was cut off may come back
 
-    def __repr__(self) -> str:
-        return f"<Snapshot {self.id} of {self.state}, {len(self.blocks)} blocks, {self.readers} readers>"
-
     def block(self, index: int) -> memoryview:
         block = self.blocks[index]
         return self._bytes[block.start : block.start + block.nbytes]

@@ -19,8 +19,8 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import TypeVar
@@ -31,10 +31,11 @@ from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.durations import seconds
 from torchft_x.errors import TransferError
+from torchft_x.json_values import from_json
 from torchft_x.transfer.durable.reader import checked_blocks
 from torchft_x.transfer.durable.sealed import MAX_SEALED_BYTES
 from torchft_x.transfer.durable.store import MissingError, Store
-from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout, dump, parse
@@ -57,10 +58,11 @@ _LOOK_AGAIN = 0.05, 0.5  # seconds between two checks for an offer: the first pa
 
 @dataclass(frozen=True)
 class _Offer:
-    state: State
+    format: str
+    step: int
+    committed_in: int
     file: str
-    layout: Layout
-    digests: list[int]
+    digests: tuple[int, ...]
 
 
 class FsspecTransport(CheckpointTransport[T]):
@@ -124,13 +126,11 @@ class FsspecTransport(CheckpointTransport[T]):
 
     def _write(self, number: int, state: State, layout: Layout, text: bytes, memory: Tensor, length: int) -> None:
         file = f"{number:08d}.data"
-        digests = [digest(memory[b.start : b.start + b.nbytes]) for b in cut_blocks(layout.blobs)]
+        digests = tuple(digest(memory[b.start : b.start + b.nbytes]) for b in cut_blocks(layout.blobs))
         self._store.write(f"{self._name}/{file}", [memory_of(memory)[:length]] if length else [])
         self._memory = memory
-        head = {
-            "format": FORMAT, "step": state.step, "committed_in": state.committed_in, "file": file, "digests": digests,
-        }  # fmt: skip
-        rest = json.dumps(head, separators=(",", ":")).encode() + b"\n" + text
+        offer = _Offer(FORMAT, state.step, state.committed_in, file, digests)
+        rest = json.dumps(asdict(offer), separators=(",", ":")).encode() + b"\n" + text
         self._store.write(f"{self._name}/{OFFER}", [self._seal(rest) + b"\n" + rest])
         if number > KEPT:
             self._store.remove(f"{self._name}/{number - KEPT:08d}.data")
@@ -180,32 +180,33 @@ class FsspecTransport(CheckpointTransport[T]):
                 f"replica rank {src_rank} says that its state is at {metadata[:100]!r}, which is no folder of an "
                 "FsspecTransport; give all groups the same transport."
             )
-        offer = self._wait_for_offer(metadata, State(step, committed_in), deadline)
-        targets = find_targets(offer.layout, into)
-        landing = Landing(offer.layout, targets)
+        offer, layout = self._wait_for_offer(metadata, State(step, committed_in), deadline)
+        targets = find_targets(layout, into)
+        landing = Landing(layout, targets)
         torn = landing.copies_into_targets or any(landing.in_place)
         try:
-            self._fill(metadata, offer, landing, deadline)
-            return rebuild(offer.layout, targets, landing.finish())
+            self._fill(metadata, offer, cut_blocks(layout.blobs), landing, deadline)
+            return rebuild(layout, targets, landing.finish())
         except TransferError as e:
             e.torn = torn
             raise
 
-    def _wait_for_offer(self, name: str, wanted: State, deadline: float) -> _Offer:
+    def _wait_for_offer(self, name: str, wanted: State, deadline: float) -> tuple[_Offer, Layout]:
         pause, most = _LOOK_AGAIN
         while True:
             offer = self._offer(name)
-            if offer is not None and offer.state == wanted:
+            state = None if offer is None else State(offer[0].step, offer[0].committed_in)
+            if offer is not None and state == wanted:
                 return offer
-            found = "nothing" if offer is None else str(offer.state)
-            over = offer is not None and offer.state > wanted
-            if over or time.monotonic() + pause > deadline:
-                raise TransferError(f"checkpoint {self._store.shown}: {name} offers {found}, not {wanted}.")
+            if (state is not None and state > wanted) or time.monotonic() + pause > deadline:
+                raise TransferError(
+                    f"checkpoint {self._store.shown}: {name} offers {state or 'nothing'}, not {wanted}."
+                )
             time.sleep(pause)
             pause = min(2 * pause, most)
 
-    def _offer(self, name: str) -> _Offer | None:
-        """Return the offer in a folder, or None if there is none, it is being written, or its HMAC is wrong."""
+    def _offer(self, name: str) -> tuple[_Offer, Layout] | None:
+        """Return the offer in a folder and its layout, or None if there is none, it is being written, or its HMAC is wrong."""
         try:
             data = self._store.read(f"{name}/{OFFER}", 0, MAX_SEALED_BYTES)
         except MissingError:
@@ -215,28 +216,23 @@ class FsspecTransport(CheckpointTransport[T]):
             return None
         head, _, text = rest.partition(b"\n")
         try:
-            value = json.loads(head)
-            state, file, digests = State(value["step"], value["committed_in"]), value["file"], value["digests"]
-            fine = value["format"] == FORMAT and type(state.step) is type(state.committed_in) is int
-            fine = fine and _DATA.fullmatch(file) is not None and isinstance(digests, list)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            fine = False
-        if not fine:
+            offer = from_json(_Offer, json.loads(head))
+        except (ValueError, RecursionError):
+            offer = None
+        if offer is None or offer.format != FORMAT or _DATA.fullmatch(offer.file) is None:
             raise TransferError(f"checkpoint {self._store.shown}: {name} offers a state of another form.")
         layout = parse(text)
-        if len(digests) != len(cut_blocks(layout.blobs)):
+        if len(offer.digests) != len(cut_blocks(layout.blobs)):
             raise TransferError(f"checkpoint {self._store.shown}: {name} offers a state without its digests.")
-        return _Offer(state, file, layout, digests)
+        return offer, layout
 
-    def _fill(self, name: str, offer: _Offer, landing: Landing, deadline: float) -> None:
-        blocks = cut_blocks(offer.layout.blobs)
+    def _fill(self, name: str, offer: _Offer, blocks: Sequence[Block], landing: Landing, deadline: float) -> None:
         wanted = range(len(blocks))
         for run, first, data in checked_blocks(self._store, f"{name}/{offer.file}", blocks, offer.digests, wanted):
             if time.monotonic() > deadline:
                 raise TransferError(f"checkpoint {self._store.shown}: {name} could not be read in time.")
-            for piece, start in ((piece, blocks[i].start - first) for i in run for piece in blocks[i].pieces):
-                place = landing.memory[piece.blob][piece.blob_offset :][: piece.nbytes]
-                place.copy_(data[start + piece.block_offset :][: piece.nbytes])
+            for i in run:
+                landing.put(blocks[i], data[blocks[i].start - first :])
 
     def _seal(self, rest: bytes) -> bytes:
         return hmac.new(self._key, rest, hashlib.sha256).hexdigest().encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,8 @@ from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import is_dtensor
 from torchft_x.transfer.format.layout import Layout, TensorSpec
-from torchft_x.transfer.format.leaves import Leaf
 from torchft_x.transfer.format.memory import allocate, has_memory, memory_of, physical_memory
-from torchft_x.transfer.format.rebuild import Target, Walker, rebuild
+from torchft_x.transfer.format.rebuild import Finder, Target, find_targets, rebuild
 
 
 class Saved:
@@ -36,14 +35,9 @@ class Saved:
         for rank in range(self.manifest.ranks):
             self._open_shard(rank)
         with store.about(str(name)):
-            for parts, target in zip(self._parts, self._targets(None), strict=True):
-                spec = target.spec
-                if spec.blob is None and not parts:
-                    continue
-                check_tiling([p.box for p in parts], spec.shape, target.path)
-
-    def __repr__(self) -> str:
-        return f"<Saved {self.name} of {self.manifest.ranks} ranks>"
+            for parts, spec, target in zip(self._parts, self.layout.tensors, self._targets(None), strict=True):
+                if spec.blob is not None or parts:
+                    check_tiling([p.box for p in parts], spec.shape, target.path)
 
     def _open_shard(self, rank: int) -> None:
         file = f"{self.name}/{names.index_file(rank)}"
@@ -65,10 +59,9 @@ class Saved:
 
     def shapes(self) -> Any:
         """Return the state dict with tensors on the meta device, which have a shape and dtype only."""
-        found = self._targets(None)
-        tensors = [torch.empty(t.spec.shape, dtype=t.spec.dtype, device="meta") for t in found]
+        tensors = [torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in self.layout.tensors]
         with self._store.about(str(self.name)):
-            return rebuild(self.layout, [Target(t.path, None, None) for t in found], tensors)
+            return rebuild(self.layout, self._targets(None), tensors)
 
     @torch.no_grad()
     def load(self, into: Any = None) -> Any:
@@ -80,20 +73,16 @@ class Saved:
         Reads only the blocks that are needed, and checks the digest of each. Raises `TransferError` naming the
         tensor; before anything is changed if a shape or dtype differs.
         """
-        places: list[tuple[Tensor, Box]] = []
-        targets: list[Target] = []
+        specs = self.layout.tensors
         with self._store.about(str(self.name)):
             found = self._targets(into)
-            fresh = sum(t.spec.end for t in found if t.into is None)
+            fresh = sum(spec.end for spec, target in zip(specs, found, strict=True) if target.given is None)
             if fresh > physical_memory():
                 raise TransferError(
                     f"it needs {fresh} bytes of new memory, this machine has {physical_memory()}; load it into tensors "
                     "that are there, sharded over more ranks."
                 )
-            for target in found:
-                place = target.place()
-                places.append(place)
-                targets.append(Target(target.path, target.into, None if target.into is None else place[0]))
+            places = [_place(spec, target) for spec, target in zip(specs, found, strict=True)]
         jobs: list[list[Job]] = [[] for _ in self._shards]
         starts = [place_blobs(layout.blobs)[0] for _, layout in self._shards]
         for parts, (tensor, box) in zip(self._parts, places, strict=True):
@@ -106,6 +95,10 @@ class Saved:
             e.torn = into is not None
             raise
         with self._store.about(str(self.name)):
+            targets = [
+                Target(target.path, target.given, None if target.given is None else tensor)
+                for target, (tensor, _) in zip(found, places, strict=True)
+            ]
             return rebuild(self.layout, targets, [tensor for tensor, _ in places])
 
     def verify(self) -> int:
@@ -115,12 +108,8 @@ class Saved:
                 pass
         return sum(index.nbytes for index, _ in self._shards)
 
-    def _targets(self, into: Any) -> list[_Target]:
-        walk = _Places(self.layout)
-        walk.node(self.layout.tree, into, "", 0)
-        if len(walk.found) != len(self.layout.tensors):
-            raise TransferError(f"it lists {len(self.layout.tensors)} tensors and uses {len(walk.found)}.")
-        return walk.found
+    def _targets(self, into: Any) -> list[Target]:
+        return find_targets(self.layout, into, _Places)
 
     def _read(self, rank: int, jobs: list[Job]) -> None:
         """Read one shard's blocks in the order of the stream, so that few jobs are open at a time."""
@@ -168,44 +157,30 @@ def checked_blocks(
         yield run, first, data
 
 
-class _Target(NamedTuple):
-    """Destination of one tensor."""
-
-    path: str
-    spec: TensorSpec  # in the manifest: whole and contiguous
-    into: Any  # the reader's tensor at this place, or None
-
-    def place(self) -> tuple[Tensor, Box]:
-        """Return the memory, and the slice of the whole that it holds. Raises `TransferError` if it doesn't fit."""
-        if self.into is None:
-            return torch.empty(self.spec.shape, dtype=self.spec.dtype), whole(self.spec.shape)
-        if tuple(self.into.shape) != self.spec.shape or self.into.dtype != self.spec.dtype:
-            raise TransferError(
-                f"{self.path} is {self.spec.shape} {self.spec.dtype} there and {tuple(self.into.shape)} "
-                f"{self.into.dtype} here; it was saved by another model."
-            )
-        if is_dtensor(self.into):
-            return self.into.to_local().detach(), held(self.into, self.path)[0]
-        return self.into.detach(), whole(self.spec.shape)
-
-
-class _Places(Walker):
-    """The walk over the manifest's tree: collects a target for each tensor."""
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self.found: list[_Target] = []
-
-    def leaf(self, leaf: Leaf, value: Any, path: str) -> Any:
-        return None  # the user's decode sees only complete values
+class _Places(Finder):
+    """The walk over the manifest's tree. A target may be a DTensor, which takes its part of the whole."""
 
     def place(self, index: int, tag: str, rest: list[Any], into: Any, path: str) -> Any:
-        spec = self.layout.tensors[index]
-        floats = spec.dtype.is_floating_point or spec.dtype.is_complex
-        if tag == "D" or (tag == "P" and (type(rest[0]) is not bool or (rest[0] and not floats))):
+        self.check_parameter(index, tag, rest, path)
+        if tag == "D":
             raise TransferError(f"it has a broken tensor at {path!r}.")
-        self.found.append(_Target(path, spec, into if _stays(into) else None))
+        self.targets.append(Target(path, into if _stays(into) else None, None))
         return None
+
+
+def _place(spec: TensorSpec, target: Target) -> tuple[Tensor, Box]:
+    """Return the memory, and the slice of the whole that it holds. Raises `TransferError` if it doesn't fit."""
+    into = target.given
+    if into is None:
+        return torch.empty(spec.shape, dtype=spec.dtype), whole(spec.shape)
+    if tuple(into.shape) != spec.shape or into.dtype != spec.dtype:
+        raise TransferError(
+            f"{target.path} is {spec.shape} {spec.dtype} there and {tuple(into.shape)} {into.dtype} here; it was saved "
+            "by another model."
+        )
+    if is_dtensor(into):
+        return into.to_local().detach(), held(into, target.path)[0]
+    return into.detach(), whole(spec.shape)
 
 
 def _stays(into: Any) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchft_x.errors import TransferError
+from torchft_x.transfer.format.blocks import Block
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.memory import (
     allocate,
@@ -54,6 +55,13 @@ class Landing:
         if found is None and self.memory[blob].device.type == "cpu":
             found = self._views[blob] = memory_of(self.memory[blob])
         return found
+
+    @torch.no_grad()
+    def put(self, block: Block, data: Tensor) -> None:
+        """Copy a block's bytes to their places."""
+        for p in block.pieces:
+            arrived = data[p.block_offset : p.block_offset + p.nbytes]
+            self.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
 
     @uncollected
     @torch.no_grad()

@@ -33,13 +33,13 @@ class Target:
 
 
 @uncollected
-def find_targets(layout: Layout, into: Any = None) -> list[Target]:
+def find_targets(layout: Layout, into: Any = None, finder: type[Finder] | None = None) -> list[Target]:
     """Return a target for each tensor of the layout, in order. `into` is a state dict like the layout's, or None.
 
     Raises `TransferError` for a tree that is malformed, that names a leaf type not registered here, or that holds a
     DTensor for which `into` has none with the same placements.
     """
-    walk = _Finder(layout)
+    walk = (finder or Finder)(layout)
     walk.node(layout.tree, into, "", 0)
     if len(walk.targets) != len(layout.tensors):
         raise TransferError(f"the manifest lists {len(layout.tensors)} tensors and uses {len(walk.targets)}.")
@@ -155,7 +155,7 @@ class Walker:
         raise TypeError("a walker decides what a tensor becomes")
 
 
-class _Finder(Walker):
+class Finder(Walker):
     """The walk before the data: checks the tree and finds the targets."""
 
     def __init__(self, layout: Layout) -> None:
@@ -167,17 +167,20 @@ class _Finder(Walker):
 
     def place(self, index: int, tag: str, rest: list[Any], into: Any, path: str) -> Any:
         local = into if isinstance(into, Tensor) else None
-        dtype = self.layout.tensors[index].dtype
-        if tag == "P" and (
-            type(rest[0]) is not bool or (rest[0] and not (dtype.is_floating_point or dtype.is_complex))
-        ):
-            raise TransferError(f"the manifest has a broken parameter at {path!r}.")
+        self.check_parameter(index, tag, rest, path)
         if tag == "D":
             local = self.shard(index, rest, into, path)
         elif is_dtensor(into):
             local = None  # a plain tensor never fills a shard
         self.targets.append(Target(path, into if local is not None else None, local))
         return None
+
+    def check_parameter(self, index: int, tag: str, rest: list[Any], path: str) -> None:
+        dtype = self.layout.tensors[index].dtype
+        if tag == "P" and (
+            type(rest[0]) is not bool or (rest[0] and not (dtype.is_floating_point or dtype.is_complex))
+        ):
+            raise TransferError(f"the manifest has a broken parameter at {path!r}.")
 
     def shard(self, index: int, rest: list[Any], into: Any, path: str) -> Tensor:
         """Return the local shard of `into`, which must be a DTensor laid out as the source's."""

@@ -43,9 +43,6 @@ class WorkQueue:
         self._held: dict[int, _Range] = {}  # by stream
         self._pace: dict[int, _Pace] = {}  # by stream
 
-    def __repr__(self) -> str:
-        return f"<WorkQueue free={self._free} held={self._held}>"
-
     @property
     def over(self) -> bool:
         """Whether every block has arrived."""
