@@ -22,9 +22,10 @@ PEER = "torchft"
 
 def install(*, as_torchft: bool = False) -> None:
     """Put the finders before all others. `as_torchft`: also under the name torchft, installed or not. Idempotent."""
-    for finder in (Made(), *([Alias()] if as_torchft else [])):
-        if not any(type(there) is type(finder) for there in sys.meta_path):
-            sys.meta_path.insert(0, finder)
+    known = {finder.root for finder in sys.meta_path if isinstance(finder, Finder)}
+    for root in (HERE, PEER) if as_torchft else (HERE,):
+        if root not in known:
+            sys.meta_path.insert(0, Finder(root))
 
 
 def fill(namespace: MutableMapping[str, Any], module: str) -> None:
@@ -61,16 +62,24 @@ def _no_such(module: str, name: str) -> str:
     )
 
 
-class Made(MetaPathFinder):
-    """Finder of ``torchft_x.compat.NAME``."""
+class Finder(MetaPathFinder):
+    """Finder of the modules below `HERE`, or of `PEER` and the modules below, which are the same."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        name = _below(HERE, fullname)
-        if not name or name not in TREE:
+        name = _below(self.root, fullname)
+        if name is None or fullname == HERE:
             return None
-        return ModuleSpec(fullname, _Maker(name), is_package=_is_package(name))
+        if self.root == PEER and name in LACKING:
+            raise ModuleNotFoundError(f"torchft_x has no {fullname}: {LACKING[name]}.", name=fullname)
+        if name not in TREE:
+            return None
+        is_package = name == ROOT or any(other.startswith(f"{name}.") for other in TREE)
+        return ModuleSpec(fullname, _Maker(name) if self.root == HERE else _Same(name), is_package=is_package)
 
 
 class _Maker(Loader):
@@ -83,22 +92,6 @@ class _Maker(Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = f"torchft.{self._name}, as torchft_x has it. See docs/torchft.md."
         fill(vars(module), self._name)
-
-
-class Alias(MetaPathFinder):
-    """Finder of ``torchft`` and ``torchft.NAME``, which are the modules of ``torchft_x.compat``."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        name = _below(PEER, fullname)
-        if name is None:
-            return None
-        if name in TREE:
-            return ModuleSpec(fullname, _Same(name), is_package=_is_package(name))
-        if name in LACKING:
-            raise ModuleNotFoundError(f"torchft_x has no {fullname}: {LACKING[name]}.", name=fullname)
-        return None
 
 
 class _Same(Loader):
@@ -119,7 +112,3 @@ def _below(root: str, fullname: str) -> str | None:
     if fullname == root:
         return ROOT
     return fullname.removeprefix(f"{root}.") if fullname.startswith(f"{root}.") else None
-
-
-def _is_package(name: str) -> bool:
-    return name == ROOT or any(other.startswith(f"{name}.") for other in TREE)

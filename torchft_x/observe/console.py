@@ -31,7 +31,6 @@ class Story:
         self.step = 0  # committed steps
         self.committed_in = 0  # quorum id of the last commit
         self.died: dict[str, float] = {}  # by group: when its death became known; removed once it is back
-        self.deaths = 0
         self.rejoins = 0
         self.dropped = 0
         self._drop_told: tuple[int, str, float] | None = (
@@ -43,13 +42,6 @@ class Story:
         self._left: set[str] = set()  # groups that took part in the last commit, and left gracefully since
         self.interrupted = False  # a failure has happened since the last commit
         self._gaps: deque[float] = deque(maxlen=TYPICAL)  # seconds between undisturbed commits
-
-    def __repr__(self) -> str:
-        return (
-            f"Story(group={self.group!r}, step={self.step}, members={by_number(self.members)}, "
-            f"participants={by_number(self.participants)}, deaths={self.deaths}, dropped={self.dropped}, "
-            f"lost={self.lost:.2f})"
-        )
 
     @property
     def speaks(self) -> bool:
@@ -129,7 +121,6 @@ class Story:
         if how.startswith("left"):
             self._left.add(group)
         self.died[group] = now
-        self.deaths += 1
         self.interrupted, self._drop_told = True, None
         return [f"group {group} {how} at step {self.step}"]
 

@@ -15,37 +15,21 @@ def job_processes(run_dir: str | os.PathLike[str]) -> list[int]:
     These are supervisors, the lighthouse, torchrun, workers and the processes that they started. Processes of other
     users can't be seen, and zombies don't count.
     """
-    marks = _marks(run_dir)
-    return [pid for pid in sorted(_pids()) if pid != os.getpid() and _is_marked(pid, marks)]
+    return [pid for pid in sorted(_pids()) if pid != os.getpid() and belongs(pid, run_dir)]
 
 
 def belongs(pid: int, run_dir: str | os.PathLike[str]) -> bool:
     """Return whether a process is one of `job_processes`, or this one."""
-    return _is_marked(pid, _marks(run_dir))
-
-
-def _marks(run_dir: str | os.PathLike[str]) -> tuple[set[bytes], set[bytes]]:
-    """Return the words that mark a run's process: those of its environment, and those of its arguments."""
-    paths = {os.fsencode(run_dir), os.fsencode(Path(run_dir).resolve())}
-    return {env.RUN_DIR.encode() + b"=" + path for path in paths}, paths
-
-
-def _is_marked(pid: int, marks: tuple[set[bytes], set[bytes]]) -> bool:
-    entry = Path("/proc", str(pid))
-    try:
-        return bool(marks[0] & _words(entry / "environ") or marks[1] & _words(entry / "cmdline"))
-    except OSError:  # the process is gone, or belongs to another user
-        return False
+    process, paths = _look(pid), {os.fspath(run_dir), str(Path(run_dir).resolve())}
+    return process is not None and (process.environ.get(env.RUN_DIR) in paths or not paths.isdisjoint(process.words))
 
 
 def lighthouse_process(run_dir: str | os.PathLike[str]) -> int | None:
     """Return the lighthouse among `job_processes`, or None."""
     for pid in reversed(job_processes(run_dir)):  # the newest first, because an older one may be about to end
-        try:
-            if b"torchft_x.rpc.lighthouse.main" in _words(Path("/proc", str(pid), "cmdline")):
-                return pid
-        except OSError:
-            continue
+        process = _look(pid)
+        if process is not None and "torchft_x.rpc.lighthouse.main" in process.words:
+            return pid
     return None
 
 
@@ -95,12 +79,9 @@ def _look(pid: int) -> _Process | None:
     try:
         # The second field is the program's name in parentheses, which may hold any characters.
         parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
-        environ = dict(w.split("=", 1) for w in map(os.fsdecode, _words(entry / "environ")) if "=" in w)
-        words = [os.fsdecode(w) for w in (entry / "cmdline").read_bytes().split(b"\0") if w]
+        environ, words = (
+            [os.fsdecode(w) for w in (entry / name).read_bytes().split(b"\0") if w] for name in ("environ", "cmdline")
+        )
     except (OSError, IndexError, ValueError):
         return None
-    return _Process(parent, words, environ)
-
-
-def _words(path: Path) -> set[bytes]:
-    return set(path.read_bytes().split(b"\0"))
+    return _Process(parent, words, dict(w.split("=", 1) for w in environ if "=" in w))

@@ -7,7 +7,6 @@ One thread runs all deadlines, and a second one watches it. If a callback blocks
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import logging
 import os
@@ -33,8 +32,7 @@ class _Timers:
     def __init__(self) -> None:
         self._watchdog_interval = timedelta(seconds=env.read_seconds(env.WATCHDOG_TIMEOUT, 30.0) or 30.0)
         self._changed = threading.Condition()  # guards the attributes below
-        self._due: list[tuple[float, int, Callable[[], None]]] = []  # heap of (monotonic time, number, callback)
-        self._cancelled: set[int] = set()  # numbers of cancelled callbacks in the heap
+        self._due: dict[int, tuple[float, Callable[[], None]]] = {}  # by number: monotonic time and callback
         self._numbers = itertools.count()
         self._busy_since: float | None = None  # start (monotonic) of the running callback; None: none runs
         self._started = False
@@ -47,13 +45,12 @@ class _Timers:
                 for run in (self._run, self._watch):
                     threading.Thread(target=run, name="torchft_x deadlines", daemon=True).start()
             number = next(self._numbers)
-            heapq.heappush(self._due, (time.monotonic() + seconds, number, callback))
+            self._due[number] = time.monotonic() + seconds, callback
             self._changed.notify()
 
         def cancel() -> None:
             with self._changed:
-                if any(there == number for _, there, _ in self._due):
-                    self._cancelled.add(number)
+                self._due.pop(number, None)
 
         return cancel
 
@@ -71,15 +68,14 @@ class _Timers:
         with self._changed:
             while True:
                 now = time.monotonic()
-                if not self._due:
+                number = min(self._due, key=lambda number: self._due[number][0], default=None)
+                if number is None:
                     self._changed.wait()
-                elif self._due[0][1] in self._cancelled:
-                    self._cancelled.discard(heapq.heappop(self._due)[1])
-                elif self._due[0][0] > now:
-                    self._changed.wait(self._due[0][0] - now)
+                elif self._due[number][0] > now:
+                    self._changed.wait(self._due[number][0] - now)
                 else:
                     self._busy_since = now
-                    return heapq.heappop(self._due)[2]
+                    return self._due.pop(number)[1]
 
     def _watch(self) -> None:
         while True:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from torchft_x import env
 from torchft_x.observe.console import Story
 from torchft_x.observe.events import subscribe
 from torchft_x.observe.run import summary
-
-
-class _Manager(Protocol):
-    """Interface to the members of `torchft_x.Manager` that `StepLog` uses."""
-
-    @property
-    def name(self) -> str: ...
-    def log(self, **numbers: float) -> None: ...
 
 
 class StepLog:
@@ -40,7 +32,7 @@ class StepLog:
         last: step that gets a line in any case.
     """
 
-    def __init__(self, manager: _Manager | None, *, every: int = 10, last: int | None = None) -> None:
+    def __init__(self, manager: Any, *, every: int = 10, last: int | None = None) -> None:
         self._manager = manager
         self._every, self._last = every, last
         group, _, rank = manager.name.rpartition("/") if manager is not None else ("", "", "")
