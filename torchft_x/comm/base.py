@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Work
 
-from torchft_x.comm.handles import Handle, timeout_of
+from torchft_x.comm.handles import Handle
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.work import DoneWork, FailedWork
 from torchft_x.durations import seconds
@@ -174,21 +174,11 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         `opts` is a `ReconfigureOptions` of ours or torch's, alike in all members. This member's rank is the index of
         its own handle. Blocks as `configure` does. Raises what `configure` raises, and `ConfigError` for bad handles.
         """
-        meeting = self._handle.meet(opts)
-        limit = timeout_of(opts)
-        if limit is not None:
-            self.set_timeout(limit)
-        identity = self._identity
-        self.configure(
-            meeting.store_addr,
-            identity[0],
-            meeting.rank,
-            meeting.size,
-            int(opts.uuid),
-            identity[1],
-            identity[2],
-            meeting.global_ranks,
-        )
+        store_addr, rank, size, global_ranks = self._handle.meet(opts)
+        if opts.timeout is not None:
+            self.set_timeout(opts.timeout)
+        replica_id, group_rank, group_size = self._identity
+        self.configure(store_addr, replica_id, rank, size, int(opts.uuid), group_rank, group_size, global_ranks)
         return DoneWork()
 
     def set_rank_info(

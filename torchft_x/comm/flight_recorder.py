@@ -32,10 +32,6 @@ _FOLDER = re.compile(r"quorum_(\d+)$")
 _SOURCES = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}  # torch's functions, missing in some builds
 
 
-def wanted() -> bool:
-    return env.flight_folder() is not None
-
-
 def dump(
     quorum_id: int | None, replica_id: str, rank: int, size: int, reason: str, folder: str | None = None
 ) -> Path | None:

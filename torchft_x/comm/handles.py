@@ -19,7 +19,6 @@ from typing import Any
 from torchft_x import net
 from torchft_x.comm.store.create import serve_store, split_store_address
 from torchft_x.comm.store.server import StoreServer
-from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, ConfigError
 
 _MAX_HANDLE = 4096  # characters; our own handles have about 100
@@ -33,16 +32,6 @@ class ReconfigureOptions:
     handles: list[str] = field(default_factory=list)  # handles of all members, in the order of their ranks
     timeout: timedelta | None = None  # None means the group's own timeout
     hints: dict[str, str] = field(default_factory=dict)  # unused
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Rendezvous of a new set of members, as computed from their handles."""
-
-    store_addr: str  # address for `ProcessGroup.configure`
-    rank: int
-    size: int
-    global_ranks: list[int] | None  # None if one of them is unknown
 
 
 class Handle:
@@ -60,8 +49,8 @@ class Handle:
             self._address = address.text
         return json.dumps({"id": self._id, "store": self._address, "global_rank": self.global_rank})
 
-    def meet(self, options: Any) -> Meeting:
-        """Return where the members named in `options` meet.
+    def meet(self, options: Any) -> tuple[str, int, int, list[int] | None]:
+        """Return the address where the members named in `options` meet, our rank, their number and global ranks.
 
         Raises `ConfigError` for handles that can't be read, or if our own handle is missing or listed twice.
         """
@@ -76,16 +65,8 @@ class Handle:
                 "get_reconfigure_handle() of each member says, once."
             )
         ranks = [member["global_rank"] for member in members]
-        return Meeting(
-            store_addr=f"{members[0]['store']}/torchft/{int(options.uuid)}",
-            rank=own[0],
-            size=len(members),
-            global_ranks=None if None in ranks else ranks,
-        )
-
-
-def timeout_of(options: Any) -> float | None:
-    return None if options.timeout is None else seconds(options.timeout)
+        where = f"{members[0]['store']}/torchft/{int(options.uuid)}"
+        return where, own[0], len(members), None if None in ranks else ranks
 
 
 def _parsed(text: Any) -> dict[str, Any]:

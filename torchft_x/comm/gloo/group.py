@@ -23,7 +23,7 @@ from typing import Any
 
 from torch.distributed import Work
 
-from torchft_x import net
+from torchft_x import env, net
 from torchft_x.comm import finalizers, flight_recorder
 from torchft_x.comm.base import RankInfo, RebuiltGroup, refusal
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
@@ -310,7 +310,7 @@ def _leave(generation: GlooMembership, work: Any) -> None:
 
 def _record(generation: GlooMembership) -> None:
     """Dump the Flight Recorder in the background; once per generation, when it has just failed or been aborted."""
-    if generation.torch_group is not None and flight_recorder.wanted():
+    if generation.torch_group is not None and env.flight_folder() is not None:
         about = (generation.config_id, generation.replica_id, generation.rank, generation.size)
         _in_background(functools.partial(flight_recorder.dump, *about, str(generation.error)))
 

@@ -58,10 +58,6 @@ class GlooMembership:
         self.built = threading.Event()  # connecting has succeeded, failed, or need not be waited for
         self._members: dict[str, tuple[int, str]] = {}  # "ip:port" of a member's socket -> its rank and replica id
 
-    def __repr__(self) -> str:
-        state = self.error or ("up" if self.ready else "connecting")
-        return f"GlooMembership({self}: {state})"
-
     def __str__(self) -> str:
         return str(self.info)
 

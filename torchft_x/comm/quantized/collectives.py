@@ -28,16 +28,16 @@ and matrices.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
-from torchft_x.comm.phased_work import PhasedWork, Phases, start
+from torchft_x.comm.phased_work import Phases, start
 from torchft_x.comm.quantized.flat_view import FlatView, get_padded_sizes, parts_of
 from torchft_x.comm.quantized.format import Format, check, decode, encode, format_of
 from torchft_x.comm.single_member import reduce_op_of
@@ -215,7 +215,7 @@ def _allreduce(
         """Send each member its share of chunk `k`, and receive our share from each."""
         if before is not None:
             before(chunks[k][0], chunks[k][-1])
-        shares = list(_pairs(chunks[k]))
+        shares = list(pairwise(chunks[k]))
         sizes = [fmt.nbytes(b - a) for a, b in shares]
         send = _bytes(sum(sizes), run.device)
         for (a, b), part in zip(shares, send.split(sizes), strict=True):
@@ -226,15 +226,15 @@ def _allreduce(
     def gather(k: int, received: Tensor) -> tuple[Work, Tensor]:
         """Reduce our share of chunk `k` and send it to all members."""
         a, b = chunks[k][rank], chunks[k][rank + 1]
-        sizes = [fmt.nbytes(d - c) for c, d in _pairs(chunks[k])]
+        sizes = [fmt.nbytes(d - c) for c, d in pairwise(chunks[k])]
         total = _reduced(received, b - a, fmt, scale)
         mine = encode(total, fmt, lost=None if lost is None else lost[a:b])
         whole = _bytes(sum(sizes), run.device)
         return _all_to_all(pg, whole, mine.repeat(world), sizes, [sizes[rank]] * world, sent), whole
 
     def finish(k: int, whole: Tensor) -> None:
-        sizes = [fmt.nbytes(b - a) for a, b in _pairs(chunks[k])]
-        for (a, b), part in zip(_pairs(chunks[k]), whole.split(sizes), strict=True):
+        sizes = [fmt.nbytes(b - a) for a, b in pairwise(chunks[k])]
+        for (a, b), part in zip(pairwise(chunks[k]), whole.split(sizes), strict=True):
             run.write(a, b, part, fmt)
 
     exchanged: deque[tuple[Work, Tensor]] = deque()  # in flight, in the order of chunks
@@ -283,10 +283,6 @@ def _cut(first: int, end: int, world: int, fmt: Format) -> list[int]:
     """Return where each member's share begins, and where the last one ends: whole blocks, as evenly as possible."""
     blocks = fmt.num_blocks(end - first)
     return [first + blocks * r // world * fmt.block for r in range(world)] + [end]
-
-
-def _pairs(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return itertools.pairwise(bounds)
 
 
 def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
@@ -350,14 +346,3 @@ def _judge(rank: int, names: Sequence[str], contributing: Sequence[bool]) -> Exc
     if wrong:
         return CollectiveError(f"this group quantises in {names[rank]!r}, and {', '.join(wrong)}: it must end.")
     return None
-
-
-__all__ = [
-    "PhasedWork",
-    "allocate_reduce_scatter_output",
-    "allreduce_quantized",
-    "check_quantized",
-    "get_padded_sizes",
-    "reduce_quantized",
-    "reduce_scatter_quantized",
-]

@@ -158,10 +158,6 @@ class StoreClient:
         self._store: MeetingStore | None = None  # the whole store, once connected
         self._is_shut = False  # set for good by `shut`
 
-    def __repr__(self) -> str:
-        state = "shut" if self._is_shut else "new" if self._store is None else "connected"
-        return f"StoreClient({self.address.target}: {state})"
-
     @property
     def usable(self) -> bool:
         """Whether the client is connected and can be reused."""

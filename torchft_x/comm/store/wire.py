@@ -22,7 +22,6 @@ MAX_ANSWER = 1 << 26  # bytes; as much as a store holds
 MAX_FIELDS = 1 << 16
 _HEAD = struct.Struct("!IBI")  # length of the rest of the frame, number, number of fields
 _SIZE = struct.Struct("!I")
-_LENGTH = struct.Struct("!I")
 
 # Operations. SET, APPEND and DROP have no answer.
 SET, APPEND, DROP, COMPARE_SET, ADD, GET, CHECK, DELETE, COUNT = range(1, 10)
@@ -37,13 +36,13 @@ def proof(key: bytes, side: bytes, client_nonce: bytes, server_nonce: bytes) -> 
 
 def pack(number: int, fields: Sequence[bytes]) -> bytes:
     parts = [x for field in fields for x in (_SIZE.pack(len(field)), field)]
-    length = _HEAD.size - _LENGTH.size + sum(map(len, parts))
+    length = _HEAD.size - _SIZE.size + sum(map(len, parts))
     return b"".join([_HEAD.pack(length, number, len(fields)), *parts])
 
 
 def length_of(data: bytes | bytearray | memoryview) -> int | None:
     """Return the bytes of the whole frame at the start of `data`; None if fewer than four bytes have come."""
-    return None if len(data) < _LENGTH.size else _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
+    return None if len(data) < _SIZE.size else _SIZE.size + int(_SIZE.unpack_from(data)[0])
 
 
 def unpack(frame: bytes) -> tuple[int, list[bytes]]:

@@ -45,9 +45,6 @@ class AllMin:
         self.minimum: Minimum = _not_started
         self._client: StoreClient | None = None  # client of the members' store, reused while its address stays
 
-    def __repr__(self) -> str:
-        return f"AllMin({self._mesh})"
-
     def offer(self, store_addr: str, rank: int, names: Sequence[str], config_id: int, timeout: float) -> None:
         """Release the former members, and publish this rank's address to the new ones. Waits for the store only.
 

@@ -44,9 +44,6 @@ class AllMinMesh(VoteEndpoint):
         self._back: dict[int, socket.socket] = {}  # rank from which we receive -> connection
         self._receivers = _receivers_of(rank, self.size)  # ranks to which we send, in the order of the rounds
 
-    def __repr__(self) -> str:
-        return f"rank {self._rank} of {self.size} in {self.config_id}{': ' * bool(self._why)}{self._why}"
-
     # --- connecting ---------------------------------------------------------------------------------------------------
 
     def offer(self, store: MeetingStore, host: str) -> None:

@@ -82,9 +82,6 @@ class Hub(VoteEndpoint):
         self._reception = threading.Thread(target=self._receive_ranks, name="torchft_x vote", daemon=True)
         self._reception.start()
 
-    def __repr__(self) -> str:
-        return f"Hub({len(self._links)} of {self.ranks - 1} ranks{': ' * bool(self._why)}{self._why})"
-
     def gather(self, quorum: int, step: int, timeout: float) -> dict[int, RankVote]:
         """Return the other ranks' votes on this step, by rank.
 
@@ -229,9 +226,6 @@ class Spoke:
             ) from None
         self._ready = select.poll()
         self._ready.register(self._sock, select.POLLIN)
-
-    def __repr__(self) -> str:
-        return f"Spoke({self._why or 'up'})"
 
     def vote(self, vote: RankVote, timeout: float, meanwhile: Callable[[], None] = lambda: None) -> Decision:
         """Send a vote, and wait for rank 0's decision. `meanwhile` is called once after the vote is sent.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -164,12 +164,8 @@ def _are_options(args: tuple[Any, ...]) -> bool:
     return bool(args) and not isinstance(args[-1], (list, torch.Tensor))
 
 
-class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
-    """Process group whose collectives never raise. After a failure all are no-ops until the next `configure`.
-
-    `error` returns the failure. The ``wait()`` of a swallowed failure returns False, and its future has the output
-    tensors with undefined values.
-    """
+class _FailedOnce(ProcessGroupWrapper):
+    """Wrapper with a failure of its own, until the next `configure`."""
 
     def __init__(self, pg: ProcessGroup) -> None:
         super().__init__(pg)
@@ -179,12 +175,20 @@ class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
         self._error = None
         super().configure(*args, **kwargs)
 
+    def errored(self) -> Exception | None:
+        return self._error or super().errored()
+
+
+class ErrorSwallowingProcessGroupWrapper(_FailedOnce):
+    """Process group whose collectives never raise. After a failure all are no-ops until the next `configure`.
+
+    `error` returns the failure. The ``wait()`` of a swallowed failure returns False, and its future has the output
+    tensors with undefined values.
+    """
+
     def error(self) -> Exception | None:
         """Return the first failure since the last `configure`, or None."""
         return self._error
-
-    def errored(self) -> Exception | None:
-        return self._error or super().errored()
 
     def report_error(self, e: Exception) -> None:
         """Record a failure that happened elsewhere: collectives are no-ops from now on."""
@@ -228,14 +232,13 @@ class _SwallowingWork(Work):
             return self._result
 
 
-class FakeProcessGroupWrapper(ProcessGroupWrapper):
+class FakeProcessGroupWrapper(_FailedOnce):
     """Process group that injects faults into another group."""
 
     def __init__(self, pg: ProcessGroup) -> None:
         super().__init__(pg)
         self._future_error: Exception | None = None  # injected into the next collective
         self._configure_error: Exception | None = None  # injected into the next `configure`
-        self._error: Exception | None = None  # the injected failure of a collective since the last `configure`
 
     def report_future_error(self, e: Exception) -> None:
         """Let the next collective run, but make its ``wait()`` and its future fail with `e`."""
@@ -249,11 +252,7 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
         error, self._configure_error = self._configure_error, None
         if error is not None:
             raise error
-        self._error = None
         super().configure(*args, **kwargs)
-
-    def errored(self) -> Exception | None:
-        return self._error or super().errored()
 
     def _issue(self, op: str, *args: Any) -> Work:
         if self._error is not None:
@@ -266,16 +265,6 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
         return AllWork([work, FailedWork(error)], None)
 
 
-class _Manager(Protocol):
-    """The part of a Manager that `ManagedProcessGroup` uses."""
-
-    _pg: ProcessGroup
-
-    def allreduce(self, tensor: torch.Tensor, *, reduce_op: Any) -> Work: ...
-
-    def num_participants(self) -> int: ...
-
-
 class ManagedProcessGroup(ProcessGroupWrapper):
     """The Manager's process group as torch sees it. The Manager's all-reduce handles healing, scaling and failures.
 
@@ -283,12 +272,13 @@ class ManagedProcessGroup(ProcessGroupWrapper):
     configures, aborts and shuts down that group; here `configure` and `abort` are forwarded.
     """
 
-    def __init__(self, manager: _Manager) -> None:
+    def __init__(self, manager: Any) -> None:
         super().__init__(manager._pg)
         self._manager = manager  # reduces, and counts the participants
 
     def size(self) -> int:
-        return self._manager.num_participants()
+        number: int = self._manager.num_participants()
+        return number
 
     def shutdown(self) -> None:
         """Do nothing: the Manager owns the group, which must still work after `unregister`."""
@@ -297,5 +287,5 @@ class ManagedProcessGroup(ProcessGroupWrapper):
         if op not in ("allreduce", "allreduce_coalesced"):
             return super()._issue(op, *args)
         tensors, reduce_op = args[0], reduce_op_of(args[1] if len(args) > 1 else None)
-        works = [self._manager.allreduce(tensor, reduce_op=reduce_op) for tensor in tensors]
+        works: list[Work] = [self._manager.allreduce(tensor, reduce_op=reduce_op) for tensor in tensors]
         return works[0] if len(works) == 1 else AllWork(works, tensors)

@@ -17,16 +17,16 @@ from tests.torch.comm.members import configure, each, several
 from tests.torch.train.fakes import gloo_groups, run_threads
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.phased_work import PhasedWork
 from torchft_x.comm.quantized import collectives
 from torchft_x.comm.quantized.collectives import (
-    PhasedWork,
     agree,
     allocate_reduce_scatter_output,
     allreduce_quantized,
-    get_padded_sizes,
     reduce_quantized,
     reduce_scatter_quantized,
 )
+from torchft_x.comm.quantized.flat_view import get_padded_sizes
 from torchft_x.comm.quantized.format import FORMATS, INT4, INT8, Format, decode, encode, residual
 from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper, ProcessGroupDummy, ProcessGroupWrapper
 from torchft_x.errors import CollectiveError, ConfigError
