@@ -5,7 +5,7 @@ Begin with `base`, the interface that all of them share. `gloo`, `accelerator` a
 the members. `votes` has connections of its own.
 
 * `work`: handles of collectives. `phased_work`: handle of one that consists of several, in phases.
-* `single_member`: collectives of a group with one member.
+* `rebuilt`: common part of the groups of this package; collectives of a group with one member.
 * `handles`: torchft's newer way to name the members.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
 * `dense`: refuses tensors with holes. `slot_sum`: sums in a fixed order.

@@ -19,7 +19,8 @@ from typing import Any
 from torchft_x import net
 from torchft_x.comm.store.create import serve_store, split_store_address
 from torchft_x.comm.store.server import StoreServer
-from torchft_x.errors import AddressError, ConfigError
+from torchft_x.errors import ConfigError
+from torchft_x.json_values import from_json
 
 _MAX_HANDLE = 4096  # characters; our own handles have about 100
 
@@ -32,6 +33,13 @@ class ReconfigureOptions:
     handles: list[str] = field(default_factory=list)  # handles of all members, in the order of their ranks
     timeout: timedelta | None = None  # None means the group's own timeout
     hints: dict[str, str] = field(default_factory=dict)  # unused
+
+
+@dataclass(frozen=True)
+class _HandleText:
+    id: str
+    store: str
+    global_rank: int | None
 
 
 class Handle:
@@ -58,32 +66,25 @@ class Handle:
         if not isinstance(handles, list) or not handles:
             raise ConfigError("reconfigure needs the handles of all members as a list, in the order of their ranks.")
         members = [_parsed(text) for text in handles]
-        own = [rank for rank, member in enumerate(members) if member["id"] == self._id]
+        own = [rank for rank, member in enumerate(members) if member.id == self._id]
         if len(own) != 1:
             raise ConfigError(
                 f"reconfigure: this group's own handle is {len(own)} times among the {len(members)} given; pass what "
                 "get_reconfigure_handle() of each member says, once."
             )
-        ranks = [member["global_rank"] for member in members]
-        where = f"{members[0]['store']}/torchft/{int(options.uuid)}"
-        return where, own[0], len(members), None if None in ranks else ranks
+        ranks = [member.global_rank for member in members if member.global_rank is not None]
+        where = f"{members[0].store}/torchft/{int(options.uuid)}"
+        return where, own[0], len(members), ranks if len(ranks) == len(members) else None
 
 
-def _parsed(text: Any) -> dict[str, Any]:
-    """Return a handle's fields. Every field is validated, since handles come from other hosts through the lighthouse."""
+def _parsed(text: Any) -> _HandleText:
+    """Parse a handle. Every field is validated, since handles come from other hosts through the lighthouse."""
     try:
         if not isinstance(text, str) or len(text) > _MAX_HANDLE:
             raise ValueError
-        value = json.loads(text)
-        if not isinstance(value, dict) or not isinstance(value["id"], str):
+        handle = from_json(_HandleText, {"global_rank": None, **json.loads(text)})
+        if split_store_address(handle.store)[1]:
             raise ValueError
-        rank = value.get("global_rank")
-        if rank is not None and type(rank) is not int:
-            raise ValueError
-        where = str(value["store"])
-        _, prefix = split_store_address(where)
-        if prefix:
-            raise ValueError
-    except (ValueError, KeyError, RecursionError, AddressError):
+    except (ValueError, TypeError, RecursionError):
         raise ConfigError(f"reconfigure: {str(text)[:80]!r} is not a handle of a process group.") from None
-    return {"id": value["id"], "store": where, "global_rank": rank}
+    return handle

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from torchft_x.comm.single_member import alone
+from torchft_x.comm.rebuilt import alone
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
 from torchft_x.errors import CollectiveError
 

@@ -24,7 +24,8 @@ from torch.distributed import Work
 
 from torchft_x.comm import flight_recorder
 from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
-from torchft_x.comm.base import EndedError, RankInfo, RebuiltGroup, refusal
+from torchft_x.comm.base import RankInfo
+from torchft_x.comm.rebuilt import EndedError, RebuiltGroup, refusal
 from torchft_x.comm.store.create import StoreClient, split_store_address
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds

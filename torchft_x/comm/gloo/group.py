@@ -25,10 +25,11 @@ from torch.distributed import Work
 
 from torchft_x import env, net
 from torchft_x.comm import finalizers, flight_recorder
-from torchft_x.comm.base import RankInfo, RebuiltGroup, refusal
+from torchft_x.comm.base import RankInfo
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
+from torchft_x.comm.rebuilt import RebuiltGroup, refusal
 from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds

@@ -37,10 +37,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
+from torchft_x.comm.base import reduce_op_of
 from torchft_x.comm.phased_work import Phases, start
 from torchft_x.comm.quantized.flat_view import FlatView, get_padded_sizes, parts_of
 from torchft_x.comm.quantized.format import Format, check, decode, encode, format_of
-from torchft_x.comm.single_member import reduce_op_of
 from torchft_x.errors import CollectiveError, ConfigError
 
 CHUNK = 1 << 20

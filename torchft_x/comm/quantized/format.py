@@ -157,19 +157,14 @@ def decode(buffer: Tensor, numel: int, fmt: Format, out: Tensor | None = None, *
     return out
 
 
-def residual(x: Tensor, fmt: Format, out: Tensor | None = None) -> Tensor:
+def residual(x: Tensor, fmt: Format) -> Tensor:
     """Return the quantisation error ``x - decode(encode(x))`` of a flat tensor, as float32, for error feedback.
 
-    It is bit for bit what a reduction in this format omits. NaN where a block isn't finite. `out` may be `x`.
+    It is bit for bit what a reduction in this format omits. NaN where a block isn't finite.
     """
-    if out is None:
-        out = torch.empty(x.numel(), dtype=torch.float32, device=x.device)
-    step = _step_of(x.device)
-    for first in range(0, x.numel(), step):
-        part = x[first : first + step]
-        sent = decode(encode(part, fmt), part.numel(), fmt)
-        torch.sub(part.float(), sent, out=out[first : first + step])
-    return out
+    lost = torch.zeros(x.numel(), dtype=torch.float32, device=x.device)
+    encode(x, fmt, lost=lost)
+    return lost
 
 
 # --- private functions ------------------------------------------------------------------------------------------------
@@ -181,14 +176,10 @@ def _parts(buffer: Tensor, numel: int, fmt: Format) -> tuple[Tensor, Tensor]:
     return buffer[:num_scales].view(torch.bfloat16), buffer[num_scales : num_scales + num_codes]
 
 
-def _step_of(device: torch.device) -> int:
-    return _STEP_CPU if device.type == "cpu" else _STEP_DEVICE
-
-
 def _steps(numel: int, fmt: Format, device: torch.device) -> Iterator[tuple[int, int, int]]:
     """Yield (first value, rows, values in a row): many whole blocks at once, then the short last block alone."""
     whole = numel // fmt.block * fmt.block
-    step = _step_of(device)
+    step = _STEP_CPU if device.type == "cpu" else _STEP_DEVICE
     for first in range(0, whole, step):
         yield first, min(step, whole - first) // fmt.block, fmt.block
     if whole < numel:

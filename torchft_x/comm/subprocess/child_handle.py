@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from torchft_x.comm.base import RankInfo, refusal
+from torchft_x.comm.base import RankInfo
+from torchft_x.comm.rebuilt import refusal
 from torchft_x.comm.subprocess import collective_args, fork_server
 from torchft_x.comm.subprocess.child_main import Child
 from torchft_x.comm.subprocess.shared_memory import Place, Segment, SharedMemory

@@ -21,8 +21,9 @@ from torchft_x import env, net
 from torchft_x.comm import finalizers
 from torchft_x.comm.accelerator.group import lacking
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
-from torchft_x.comm.base import EndedError, ProcessGroup, RankInfo, RebuiltGroup, SingleMember
+from torchft_x.comm.base import ProcessGroup, RankInfo
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.rebuilt import EndedError, RebuiltGroup, SingleMember
 from torchft_x.comm.subprocess import fork_server
 from torchft_x.comm.subprocess.child_handle import ChildHandle
 from torchft_x.comm.subprocess.child_main import Child

@@ -13,8 +13,8 @@ from torch.distributed import Store, Work
 from torch.futures import Future
 
 from torchft_x.comm.accelerator.from_factory import CreatedGroup
-from torchft_x.comm.base import ProcessGroup, RankInfo, RebuiltGroup, SingleMember
-from torchft_x.comm.single_member import reduce_op_of
+from torchft_x.comm.base import ProcessGroup, RankInfo, reduce_op_of
+from torchft_x.comm.rebuilt import RebuiltGroup, SingleMember
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError

@@ -149,9 +149,8 @@ def assemble(
 def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
     """Make this rank's event log. Rank 0's is also narrated on the console, unless only warnings are wanted."""
     events = EventLog(
-        options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=replica_id,
-        attempt=options.attempt,
-    )  # fmt: skip
+        options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=replica_id, attempt=options.attempt
+    )
     if options.group_rank == 0 and env.wants_news():
         events.listeners.append(Narrator(group).receive)
     return events
