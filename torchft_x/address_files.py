@@ -55,7 +55,7 @@ def read_address(file: Path) -> Address | None:
     Raise `ConfigError` if another user may have written it, `AddressError` if its content is no address, or OSError.
     """
     try:
-        with open(file, "rb", opener=_without_waiting) as f:
+        with open(file, "rb", opener=env.without_waiting) as f:
             several = file.parent.name == _SEVERAL
             for folder in (file.parent.parent, file.parent) if several else (file.parent,):
                 _check(os.stat(folder), folder)
@@ -65,10 +65,6 @@ def read_address(file: Path) -> Address | None:
         return None
     env.enable_tls_if_https(text)
     return parse_address(text, what=str(file)) if text else None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe would block
 
 
 def _check(found: os.stat_result, path: Path) -> None:

@@ -17,20 +17,14 @@ import socket
 import stat
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 _WATCHED = re.compile(r"^tfd:\s*(\d+)\s.*\bino:([0-9a-f]+)", re.MULTILINE)
 
 
-class HasDescriptor(Protocol):
-    """A socket or an object like it."""
+T = TypeVar("T", bound=socket.socket)
 
-    def fileno(self) -> int: ...
-
-
-T = TypeVar("T", bound=HasDescriptor)
-
-_held: weakref.WeakSet[HasDescriptor] = weakref.WeakSet()  # released in a forked child while they are open
+_held: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # released in a forked child while they are open
 _ports: set[int] = set()  # ports of sockets that other libraries opened for us
 
 

@@ -208,7 +208,7 @@ def read_token_file(path: str, what: str) -> str:
     Raise `ConfigError`, with a message that starts with `what`, for any other file.
     """
     try:
-        with open(path, encoding="utf-8", opener=_without_waiting) as f:
+        with open(path, encoding="utf-8", opener=without_waiting) as f:
             _check_private(os.fstat(f.fileno()), path, what)
             token = f.read(4096).strip()
     except OSError as e:
@@ -258,7 +258,7 @@ def wants_json(environ: Mapping[str, str] | None = None) -> bool:
     return read(LOG_FORMAT, "text", environ) == "json"
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe would block
 
 

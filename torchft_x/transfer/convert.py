@@ -71,18 +71,16 @@ def _ls(args: argparse.Namespace) -> None:
     store = Store(args.url)
     found = all_of(store)
     for name in found:
+        size = ranks = ""
         try:
-            complete = is_complete(store, name)
+            state = "complete" if is_complete(store, name) else "incomplete"
         except DamagedError:
-            print(f"step {name.step:>8}  damaged     {'':>13}  {'':>9}  {name}")
-            continue
-        if complete:
+            state = "damaged"
+        if state == "complete":
             manifest = Saved(store, name).manifest
-            nbytes = sum(n for _, n in manifest.shards)
+            size = f"{sum(n for _, n in manifest.shards) / 1e6:,.1f} MB"
             ranks = "1 rank" if manifest.ranks == 1 else f"{manifest.ranks} ranks"
-            print(f"step {name.step:>8}  complete    {nbytes / 1e6:>10,.1f} MB  {ranks:>9}  {name}")
-        else:
-            print(f"step {name.step:>8}  incomplete  {'':>13}  {'':>9}  {name}")
+        print(f"step {name.step:>8}  {state:<10}  {size:>13}  {ranks:>9}  {name}")
     if not found:
         print(f"no checkpoints in {store.shown}")
 

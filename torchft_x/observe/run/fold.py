@@ -65,7 +65,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
         curve=course.curve(notes),
         errors=tuple(_errors(notes)),
         hosts=tuple(Host(offset=h.offset, estimated=h.estimated, processes=len(h.logs)) for h in hosts),
-        events=sum(heard.counts.values()),
+        events=heard.events,
         unreadable=heard.unreadable,
         incomplete=cut,
     )

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from array import array
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +40,7 @@ KEPT = {
     "error": ("reason", "code"),
     "fault": ("kind", "group", "rank", "duration", "number"),
 }
-"""Fields that a note keeps, by event. Other events are only counted."""
+"""Fields that a note keeps, by event. Others are only counted."""
 
 
 class Commits:
@@ -117,7 +116,7 @@ class RunFiles:
 
     logs: list[Log] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)  # number of events by name
+    events: int = 0
     unreadable: int = 0  # number of unreadable lines
 
 
@@ -128,42 +127,37 @@ def read(run_dir: str | os.PathLike[str]) -> RunFiles:
     for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
         try:
             with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                receive(lines, heard, readers.setdefault(whose(path), _LogReader(heard)))
+                readers.setdefault(whose(path), _LogReader(heard)).read(lines)
         except OSError:
             continue
     return heard
 
 
-def receive(lines: Iterable[str], heard: RunFiles, reader: _LogReader | None = None) -> None:
-    """Add the lines of one file to `heard`. `reader` has read the log's earlier parts."""
-    reader = reader or _LogReader(heard)
-    before = reader.commits
-    decode = json.JSONDecoder().decode
-    for line in lines:
-        if not line.endswith("\n"):
-            break  # the line is still being written, or its writer was killed
-        try:
-            event = decode(line)
-            if event["event"] == "commit":
-                mono, t = event["mono"], event["t"]
-                if not (type(mono) is type(t) is float and 0.0 <= mono < 1e12 and 0.0 <= t < 1e12):
-                    raise ValueError
-                reader.log_of(event, mono, t).commits.add(mono, event)
-                reader.commits += 1
-            else:
-                reader.other(event)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
-            heard.unreadable += 1
-    heard.counts["commit"] += reader.commits - before
-
-
 class _LogReader:
-    """State of reading one file: the log of the process that wrote the newest line."""
+    """Reader of the files of one log. Its state is the log of the process that wrote the newest line."""
 
     def __init__(self, heard: RunFiles) -> None:
         self._heard = heard
         self._log: Log | None = None
-        self.commits = 0
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Add the lines of one file. Those of the log's earlier files were read before."""
+        decode = json.JSONDecoder().decode
+        for line in lines:
+            if not line.endswith("\n"):
+                break  # the line is still being written, or its writer was killed
+            try:
+                event = decode(line)
+                if event["event"] == "commit":
+                    mono, t = event["mono"], event["t"]
+                    if not (type(mono) is type(t) is float and 0.0 <= mono < 1e12 and 0.0 <= t < 1e12):
+                        raise ValueError
+                    self.log_of(event, mono, t).commits.add(mono, event)
+                else:
+                    self.other(event)
+                self._heard.events += 1
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
+                self._heard.unreadable += 1
 
     def log_of(self, event: Event, mono: float, t: float) -> Log:
         """Return an event's log, a new one if another process with the same id (in a container) goes on in the file."""
@@ -186,7 +180,6 @@ class _LogReader:
         who = event.get("replica_id")
         if log.role == "trainer" and type(who) is str:
             log.replica_id = sys.intern(who)
-        self._heard.counts[name] += 1
         if name in KEPT:
             self._heard.notes.append(Note(mono, log, name, _short(event, KEPT[name])))
 

@@ -146,7 +146,7 @@ def _open(data: bytes, kind: type[Head]) -> tuple[Head, Layout]:
         head = from_json(kind, value)
     except ValueError as e:
         raise TransferError(f"it has a head of broken form ({str(e)[:100]}).") from None
-    _require(0 < head.ranks <= MAX_RANKS, f"{head.ranks} ranks")
+    _require(0 < head.ranks <= MAX_RANKS, f"ranks {head.ranks}")
     _require(min(head.step, head.committed_in) >= 0 and max(head.step, head.committed_in) < 1 << 62, "no proper step")
     _require(len(head.structure) == 64, "no digest of its structure")
     return head, layouts.parse(layout.removesuffix(b"\n"))

@@ -189,5 +189,4 @@ _TAGS: dict[str, Callable[[Any], Any]] = {
     "device": lambda v: torch.device(str(v)),
     "size": _decode_size,
 }
-CONTAINERS = (dict, list, tuple, set, frozenset)
-BUILTIN = frozenset([*_SCALARS, *CONTAINERS])
+BUILTIN = frozenset([*_SCALARS, dict, list, tuple, set, frozenset])
