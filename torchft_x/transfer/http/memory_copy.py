@@ -7,7 +7,9 @@ the end that the source kept the memory unchanged.
 from __future__ import annotations
 
 import http.client
+import logging
 import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from torchft_x.errors import TransferError
 from torchft_x.transfer.format.blocks import share_out
@@ -15,101 +17,73 @@ from torchft_x.transfer.http.client import BROKEN, Source
 from torchft_x.transfer.http.receiver import Receiver, Transfer
 from torchft_x.transfer.shared_memory import SharedFile
 
+log = logging.getLogger(__name__)
+
 # Seconds between two requests whether the memory is still held. They are the only sign of progress that the source
 # sees; the others may give up a copy that stands still for two seconds (decision 43).
 CONFIRM_EVERY = 0.25
 
 
-class MemoryLost(Exception):
-    """Raised if the source's memory can't be read, or if no one confirms that it was held all the time."""
+class _MemoryLost(Exception):
+    """Raised if no one confirms that the memory was held all the time."""
 
 
-class MemoryCopy:
-    """One copy from a source's memory. The owner must `close` it."""
+def copy_from_memory(source: Source, transfer: Transfer, threads: int) -> bool:
+    """Copy every block from the source's memory by at most `threads` threads, which have stopped at the end.
 
-    def __init__(self, source: Source, transfer: Transfer, file: SharedFile) -> None:
-        self._source = source
-        self._transfer = transfer
-        self._file = file
-        self._lock = threading.Lock()
-        self._failure: BaseException | None = None  # the first exception of any thread; guarded by the lock
-        self._copied = 0  # number of copied blocks, approximate: a lost count among several threads does no harm
-        self._shown = 0  # `_copied` when the source was asked last
+    Return False if this process can't read the memory, or if it was not held. Raises `TransferError` after the deadline.
+    """
+    if not (source.manifest.memory and transfer.blocks):
+        return False
+    file = SharedFile.open(source.manifest.memory, max(b.start + b.nbytes for b in transfer.blocks))
+    if file is None:
+        return False
+    try:
+        _copy(source, transfer, file, threads)
+        return True
+    except (OSError, _MemoryLost) as e:
+        log.debug("%r: what was copied from its memory is fetched again: %r", source, e)
+        return False
+    finally:
+        file.close()
 
-    @staticmethod
-    def find(source: Source, transfer: Transfer) -> MemoryCopy | None:
-        """Return a copy from the source's memory, or None if it names none that this process can read."""
-        if not (source.manifest.memory and transfer.blocks):
-            return None
-        file = SharedFile.open(source.manifest.memory, max(b.start + b.nbytes for b in transfer.blocks))
-        return None if file is None else MemoryCopy(source, transfer, file)
 
-    def close(self) -> None:
-        self._file.close()
+def _copy(source: Source, transfer: Transfer, file: SharedFile, threads: int) -> None:
+    stopped = threading.Event()
 
-    def run(self, threads: int) -> None:
-        """Copy every block by at most `threads` threads. When it returns or raises, all of them have stopped.
+    def copy(first: int, end: int) -> None:
+        for _ in Receiver(transfer).copy(source, file, first, end):
+            if stopped.is_set():
+                return
 
-        Raises `MemoryLost`, or `TransferError` after the deadline.
-        """
-        workers = [
-            threading.Thread(target=self._copy, args=part, name="checkpoint-fetch", daemon=True)
-            for part in share_out(self._transfer.blocks, threads)
-        ]
-        started: list[threading.Thread] = []
-        source = self._source
+    with ThreadPoolExecutor(threads, "checkpoint-fetch") as pool:
         try:
-            for worker in workers:
-                worker.start()
-                started.append(worker)
-            for worker in started:
-                while worker.is_alive():
-                    if source.left() <= 0:
-                        raise source.error("timed out, as its deadline is over.")
-                    self._show_progress()
-                    worker.join(min(max(source.left(), 0.0), CONFIRM_EVERY))
-        except BaseException as e:  # also Ctrl-C: no thread may go on writing into the caller's tensors
-            self._fail(e)
-            for worker in started:
-                worker.join()
-        if self._failure is not None:
-            raise self._failure
-        self._confirm()
+            running = {pool.submit(copy, *part) for part in share_out(transfer.blocks, threads)}
+            confirmed = 0  # bytes copied when the source was asked last
+            while running:
+                ended, running = wait(running, min(max(source.left(), 0.0), CONFIRM_EVERY), FIRST_EXCEPTION)
+                for each in ended:
+                    each.result()
+                if running and source.left() <= 0:
+                    raise source.error("timed out, as its deadline is over.")
+                if running and transfer.progress.done != confirmed:
+                    confirmed = transfer.progress.done
+                    _confirm(source)
+        finally:  # also after Ctrl-C: no thread may go on writing into the caller's tensors
+            stopped.set()
+    _confirm(source)
 
-    def _copy(self, first: int, end: int) -> None:
-        """Copy one range. Never raises."""
-        try:
-            for _ in Receiver(self._transfer).copy(self._source, self._file, first, end):
-                self._copied += 1
-                if self._failure is not None:
-                    return
-        except OSError as e:
-            self._fail(MemoryLost(repr(e)))
-        except BaseException as e:
-            self._fail(e)
 
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self._failure is None:
-                self._failure = error
-
-    def _show_progress(self) -> None:
-        """Ask the source for a confirmation if the copy has progressed since the last one."""
-        copied = self._copied
-        if copied != self._shown:
-            self._shown = copied
-            self._confirm()
-
-    def _confirm(self) -> None:
-        """Raise `MemoryLost` unless the connection that was given the snapshot still holds it."""
-        manifest = self._source.manifest
-        try:
-            response = self._source.get(manifest.connection, f"/snapshot/{manifest.snapshot}/held")
-            response.read()
-        except BROKEN as e:
-            self._source.discard(manifest.connection)
-            raise MemoryLost(repr(e)) from None
-        except TransferError as e:
-            raise MemoryLost(str(e)) from None
-        if response.status != http.client.OK:
-            raise MemoryLost(f"it answers {response.status}")
+def _confirm(source: Source) -> None:
+    """Raise `_MemoryLost` unless the connection that was given the snapshot still holds it."""
+    manifest = source.manifest
+    try:
+        response = source.get(manifest.connection, f"/snapshot/{manifest.snapshot}/held")
+        response.read()
+    except BROKEN as e:
+        source.discard(manifest.connection)
+        raise _MemoryLost(repr(e)) from None
+    except TransferError as e:
+        raise _MemoryLost(str(e)) from None
+    if response.status != http.client.OK:
+        raise _MemoryLost(f"it answers {response.status}")

@@ -19,22 +19,11 @@ from torchft_x.transfer.shared_memory import SharedFile
 
 
 class TransferProgress:
-    """Progress of a fetch. Has no reference to the memory, so that it may be kept."""
+    """Progress of a fetch, in bytes. Has no reference to the memory, so that it may be kept."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._streams: list[list[int]] = []  # bytes that each stream has put into their places; only it writes them
-
-    def stream(self) -> list[int]:
-        """Add a stream, which counts its bytes in the returned list's only value."""
-        count = [0]
-        self._streams.append(count)
-        return count
-
-    @property
-    def done(self) -> int:
-        """Bytes in their places. Bytes that had to be received twice count twice."""
-        return min(sum(count for (count,) in self._streams), self.nbytes)
+        self.done = 0  # bytes in their places, approximate: a lost addition among several threads does no harm
 
 
 class Transfer:
@@ -48,11 +37,10 @@ class Transfer:
     def __init__(self, layout: Layout, landing: Landing, paths: Mapping[int, str], *, digests: bool) -> None:
         self.landing = landing
         self.blocks = cut_blocks(layout.blobs)
-        self.nbytes = sum(layout.blobs)
         self.digests = digests
         self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
         self._paths = paths
-        self.progress = TransferProgress(self.nbytes)
+        self.progress = TransferProgress(sum(layout.blobs))
 
     def holds(self, index: int) -> str:
         """Return paths of some tensors in a block, for messages."""
@@ -60,7 +48,7 @@ class Transfer:
 
 
 class Receiver:
-    """Buffers and counters with which one stream receives blocks."""
+    """Buffers with which one stream receives blocks."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
@@ -70,7 +58,6 @@ class Receiver:
         self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
         self._scratch_memory = memory_of(self._scratch)
         self._digest = memoryview(bytearray(DIGEST_BYTES))
-        self._count = transfer.progress.stream()
 
     def receive(self, source: Source, connection: http.client.HTTPConnection, first: int, end: int) -> Iterator[int]:
         """Receive blocks first..end-1, and yield the digest of each when it is in its place (0 without digests).
@@ -94,7 +81,7 @@ class Receiver:
             body.fill(parts, self._left(source, index))
             value = self._check(source, memory, index) if transfer.digests else 0
             self._scatter(block)
-            self._count[0] += block.nbytes
+            self._transfer.progress.done += block.nbytes
             yield value
         response.close()
 
@@ -105,7 +92,7 @@ class Receiver:
             block = self._transfer.blocks[index]
             file.read(self._place(block), block.start)
             self._scatter(block)
-            self._count[0] += block.nbytes
+            self._transfer.progress.done += block.nbytes
             yield
 
     def _left(self, source: Source, index: int) -> float:

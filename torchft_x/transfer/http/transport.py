@@ -26,7 +26,7 @@ from torchft_x.transfer.format.limits import MAX_STREAMS
 from torchft_x.transfer.format.rebuild import find_targets, first_paths, rebuild
 from torchft_x.transfer.http.client import Source
 from torchft_x.transfer.http.fetch import Fetch
-from torchft_x.transfer.http.memory_copy import MemoryCopy, MemoryLost
+from torchft_x.transfer.http.memory_copy import copy_from_memory
 from torchft_x.transfer.http.receiver import Transfer, TransferProgress
 from torchft_x.transfer.http.server import CheckpointServer
 from torchft_x.transfer.snapshot import Lender, SnapshotStore
@@ -123,7 +123,7 @@ class HTTPTransport(CheckpointTransport[T]):
 
     def received(self) -> tuple[int, int] | None:
         progress = self._progress
-        return None if progress is None else (progress.done, progress.nbytes)
+        return None if progress is None else (min(progress.done, progress.nbytes), progress.nbytes)
 
     def disallow_checkpoint(self) -> None:
         self._store.disallow()
@@ -194,17 +194,10 @@ class HTTPTransport(CheckpointTransport[T]):
         self, source: Source, mirrors: Sequence[Callable[[], Source]], state: State, transfer: Transfer
     ) -> None:
         """Receive all blocks from memory if the source shares it with this process, otherwise over the network."""
-        copy = MemoryCopy.find(source, transfer) if self._shared else None
-        if copy is not None:
-            try:
-                copy.run(self._streams)
-                return
-            except MemoryLost as e:
-                log.debug("%r: what was copied from its memory is fetched again: %s", source, e)
-            finally:
-                copy.close()
+        if self._shared and copy_from_memory(source, transfer, self._streams):
+            return
         # Without digests it could not be checked that all sources send the same bytes.
-        pays = self._digest and transfer.nbytes >= STRIPED_BYTES
+        pays = self._digest and transfer.progress.nbytes >= STRIPED_BYTES
         Fetch(source, state, transfer, self._streams).run(mirrors if pays else ())
 
 
