@@ -45,6 +45,11 @@ class RebuiltGroup(ProcessGroup):
     _present: Any = None  # None before the first `configure`
     _timeout = 60.0  # seconds, for `configure` and for each collective
 
+    def __repr__(self) -> str:
+        present = self._present
+        state = "not configured" if present is None else f"{present.info}: {present.error or 'up'}"
+        return f"{type(self).__name__}({state})"
+
     def configure(
         self,
         store_addr: str,

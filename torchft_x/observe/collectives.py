@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -99,19 +98,14 @@ def _mismatch(where: str, logs: Mapping[Who, list[Op]]) -> Finding | None:
         for op in ops:
             at.setdefault(op.number, {})[who] = op
     for number in sorted(at):
-        kinds = {who: op.what for who, op in at[number].items()}
-        if len(set(kinds.values())) > 1:
-            told = "; ".join(
-                f"{names([w for w, _ in them])} {what}"
-                for what, them in (
-                    (what, list(them))
-                    for what, them in groupby(sorted(kinds.items(), key=lambda k: (k[1], k[0])), key=lambda k: k[1])
-                )
-            )
-            few = min(kinds.values(), key=lambda kind: (list(kinds.values()).count(kind), kind))
+        kinds: dict[str, list[Who]] = {}
+        for who, op in at[number].items():
+            kinds.setdefault(op.what, []).append(who)
+        if len(kinds) > 1:
+            told = "; ".join(f"{names(them)} {what}" for what, them in sorted(kinds.items()))
             return Finding(
                 f"collective #{number} {where} differs: {told}. All must issue the same ones with the same sizes.",
-                frozenset(w for w, what in kinds.items() if what == few),
+                frozenset(min(sorted(kinds.items()), key=lambda kind: len(kind[1]))[1]),
             )
     return None
 

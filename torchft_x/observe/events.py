@@ -76,15 +76,7 @@ class EventLog:
     goes on in ``<file>.p0002.jsonl``; files are never renamed.
     """
 
-    def __init__(
-        self,
-        run_dir: str | os.PathLike[str] | None,
-        role: str,
-        *,
-        part_bytes: int = PART_BYTES,
-        parts: int = PARTS,
-        **common: Any,
-    ) -> None:
+    def __init__(self, run_dir: str | os.PathLike[str] | None, role: str, **common: Any) -> None:
         self._lock = threading.Lock()  # guards _fd and _common
         self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
         self._fd: int | None = None  # None: no file is written
@@ -92,7 +84,6 @@ class EventLog:
         self._path = ""  # path of the open file
         self._first = ""  # path of the first part
         self._part, self._size = 1, 0  # number and bytes of the open file
-        self._part_bytes, self._most_parts = part_bytes, parts
         self.listeners: list[Listener] = []  # of this log alone
         if run_dir is not None:
             folder = Path(run_dir) / "events"
@@ -142,7 +133,7 @@ class EventLog:
         if self._fd is None:
             return
         try:
-            if self._size >= self._part_bytes:
+            if self._size >= PART_BYTES:
                 self._next_part()
             if os.write(self._fd, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -164,9 +155,9 @@ class EventLog:
         """Open the next part and delete the oldest but the first. Raises OSError, and then keeps the open file."""
         self._part += 1
         self._open(self._part_name(self._part))
-        if self._part > self._most_parts > 1:
+        if self._part > PARTS:
             with contextlib.suppress(OSError):
-                os.unlink(self._part_name(self._part - self._most_parts + 1))
+                os.unlink(self._part_name(self._part - PARTS + 1))
 
     def _part_name(self, number: int) -> str:
         return self._first.removesuffix(".jsonl") + _PART.format(number)

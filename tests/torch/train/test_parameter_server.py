@@ -20,7 +20,6 @@ from tests.util import scaled, wait_for
 from torchft_x import net
 from torchft_x.comm import ProcessGroup, ProcessGroupGloo
 from torchft_x.comm.store.create import split_store_address
-from torchft_x.comm.store.wire import SET
 from torchft_x.errors import (
     AddressError,
     CollectiveError,
@@ -163,7 +162,7 @@ def test_a_session_that_fails_is_over_for_its_client_and_nobody_else() -> None:
             return [key for key in server._store.keys() if key.endswith("/torchft_x/1")]  # noqa: SIM118
 
         wait_for(lambda: len(of_clients()) == 2, what="both clients to have written their last keys")
-        server._store.do(SET, [b"session/ended/torchft_x/1", b"late"])
+        server._store._table.set(b"session/ended/torchft_x/1", b"late")
         with pytest.raises(CollectiveError):
             add(bad, -1.0)
         assert add(good, 2.0) == 2.0

@@ -71,9 +71,6 @@ class AcceleratorGroup(RebuiltGroup):
         """Create torch's backend, connected with the others. `names`: ``group_name``, ``global_ranks``, for reports."""
         raise NotImplementedError
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._present or 'not configured'})"
-
     @property
     def takes(self) -> str | None:
         return self._device
@@ -250,9 +247,6 @@ class Members:
         self.built = threading.Event()  # set when connecting has succeeded or failed
         self.gone = threading.Event()  # set when the library has released the group
         self.left: list[Any] = []  # torch's handles of abandoned operations
-
-    def __repr__(self) -> str:
-        return f"{self.info}: {self.error or ('up' if self.built.is_set() else 'connecting')}"
 
     @property
     def ready(self) -> bool:

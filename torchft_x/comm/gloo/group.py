@@ -66,9 +66,6 @@ class ProcessGroupGloo(RebuiltGroup):
     def _present(self) -> GlooMembership | None:
         return self._generations.present
 
-    def __repr__(self) -> str:
-        return f"ProcessGroupGloo({self._present or 'not configured'})"
-
     def _configure(self, info: RankInfo, store_addr: str, replica_id: str, *names: Any) -> None:
         """Connect new members, see `ProcessGroup.configure`.
 
@@ -218,7 +215,7 @@ class _Generations:
     def _end(self, generation: GlooMembership, why: str) -> None:
         """Fail a generation that hasn't failed yet, and release its waiting callers. The caller holds the lock."""
         if generation.error is None:
-            generation.error = CollectiveError(f"{why} ({generation})")
+            generation.error = CollectiveError(f"{why} ({generation.info})")
         generation.built.set()
         self._shut(generation)
 

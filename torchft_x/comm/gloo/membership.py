@@ -58,9 +58,6 @@ class GlooMembership:
         self.built = threading.Event()  # connecting has succeeded, failed, or need not be waited for
         self._members: dict[str, tuple[int, str]] = {}  # "ip:port" of a member's socket -> its rank and replica id
 
-    def __str__(self) -> str:
-        return str(self.info)
-
     @property
     def ready(self) -> bool:
         """Whether collectives may be issued."""
@@ -114,24 +111,28 @@ class GlooMembership:
         where = "nowhere" if self.store_address is None else f"the store at {self.store_address.target}"
         why = "" if self.cause is None else f" ({_plain(self.cause)})"
         if self.missing is None:
-            return f"Configuring {self} failed: not all members were connected by {where} within {timeout:g} s{why}."
+            return (
+                f"Configuring {self.info} failed: not all members were connected by {where} within {timeout:g} s{why}."
+            )
         if not self.missing:
-            return f"Configuring {self} failed: all members came to {where}, but did not connect in {timeout:g} s{why}."
+            return f"Configuring {self.info} failed: all members came to {where}, but did not connect in {timeout:g} s{why}."
         who = "rank" if len(self.missing) == 1 else "ranks"
         ranks = ", ".join(map(str, self.missing))
-        return f"Configuring {self} failed: {who} {ranks} did not come to {where} within {timeout:g} s{why}."
+        return f"Configuring {self.info} failed: {who} {ranks} did not come to {where} within {timeout:g} s{why}."
 
     def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
         """Return the error of a failed collective. `cause` is None if the limit given to ``wait()`` ran out."""
         if self.error is not None:
             return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
         if cause is None:
-            return CollectiveError(f"{op} on {self} timed out after the limit given to wait(); the group was aborted.")
+            return CollectiveError(
+                f"{op} on {self.info} timed out after the limit given to wait(); the group was aborted."
+            )
         if isinstance(cause, CollectiveError):
             text, suspects = str(cause), cause.suspects
         else:
             text, suspects = self._name_peers(_plain(cause))
-        return CollectiveError(f"{op} on {self} failed: {text}; the group was aborted.", suspects)
+        return CollectiveError(f"{op} on {self.info} failed: {text}; the group was aborted.", suspects)
 
     def lost(self, peers: Iterable[str]) -> CollectiveError:
         """Return the error that names the members whose connections are not among `peers` (``ip:port``)."""

@@ -29,9 +29,6 @@ class MeetingStore(dist.Store):
         self._prefix = f"{prefix}/" if prefix else ""
         self._ahead: dict[str, bytes] = {}  # values that the last `wait` brought: gloo gets each key right after it
 
-    def __repr__(self) -> str:
-        return f"MeetingStore({self._connection.where}/{self._prefix})"
-
     def under(self, prefix: str) -> MeetingStore:
         """Return the store of the keys below this prefix, on the same connection; this store if it is empty."""
         return MeetingStore(self._connection, self._prefix + prefix) if prefix else self

@@ -79,9 +79,6 @@ class StoreServer:
         self._thread = threading.Thread(target=self._serve, name="torchft_x store", daemon=True)
         self._thread.start()
 
-    def __len__(self) -> int:
-        return len(self._table)
-
     def keys(self) -> list[str]:
         with self._lock:
             return [key.decode("utf-8", "replace") for key in self._table]

@@ -63,11 +63,6 @@ class ProcessGroupBaby(RebuiltGroup):
     def takes(self) -> str | None:
         return None if self._device == "cpu" else self._device
 
-    def __repr__(self) -> str:
-        present = self._present
-        state = "not configured" if present is None else f"{present.info}: {present.error or 'up'}"
-        return f"{type(self).__name__}({state})"
-
     @property
     def _present(self) -> ChildHandle | SingleMember | None:
         return next(iter(self._latest), None)

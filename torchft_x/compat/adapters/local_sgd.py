@@ -20,36 +20,6 @@ from torchft_x.train.local.local_sgd import LocalSGD as OurLocalSGD
 from torchft_x.transfer.format.flatten import is_dtensor
 
 
-class DiLoCo(OurDiLoCo):
-    """`torchft_x.DiLoCo` that begins at the first forward or inner step."""
-
-    def __init__(self, manager: Any, model_fragments: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(manager, model_fragments, *args, **kwargs)
-        self._first = _First(manager, self._loop, list(model_fragments))
-
-    def _begin(self) -> None:
-        self._first.wait_for()
-
-    def __exit__(self, *error: Any) -> None:
-        self._first.forget()
-        super().__exit__(*error)
-
-
-class LocalSGD(OurLocalSGD):
-    """`torchft_x.LocalSGD` that begins at the first forward or step."""
-
-    def __init__(self, manager: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        super().__init__(manager, model, *args, **kwargs)
-        self._first = _First(manager, self._loop, [model])
-
-    def _begin(self) -> None:
-        self._first.wait_for()
-
-    def __exit__(self, *error: Any) -> None:
-        self._first.forget()
-        super().__exit__(*error)
-
-
 class _First:
     """Trigger that begins an inner loop at the first forward of one of its modules."""
 
@@ -75,6 +45,35 @@ class _First:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+class _BeginsLater:
+    """Start of an inner loop by `_first`."""
+
+    _first: _First
+
+    def _begin(self) -> None:
+        self._first.wait_for()
+
+    def __exit__(self, *error: Any) -> None:
+        self._first.forget()
+        super().__exit__(*error)  # type: ignore[misc]
+
+
+class DiLoCo(_BeginsLater, OurDiLoCo):
+    """`torchft_x.DiLoCo` that begins at the first forward or inner step."""
+
+    def __init__(self, manager: Any, model_fragments: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(manager, model_fragments, *args, **kwargs)
+        self._first = _First(manager, self._loop, list(model_fragments))
+
+
+class LocalSGD(_BeginsLater, OurLocalSGD):
+    """`torchft_x.LocalSGD` that begins at the first forward or step."""
+
+    def __init__(self, manager: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(manager, model, *args, **kwargs)
+        self._first = _First(manager, self._loop, [model])
 
 
 def extract_local_tensor(t: torch.Tensor) -> torch.Tensor:

@@ -53,18 +53,16 @@ def _hosts(logs: Sequence[Log]) -> list[Host]:
 
 
 def _estimate(hosts: list[Host], notes: Sequence[Note]) -> None:
-    steps = {id(host): _commits(host) for host in hosts}
-    known, left = dict(steps[id(hosts[0])]), hosts[1:]  # (step, quorum) -> when, by the reference's clock
-    while left:  # the host that shares most commits with the known ones comes first
-        best = max(left, key=lambda host: len(known.keys() & steps[id(host)].keys()))
-        both = sorted(known.keys() & steps[id(best)].keys())
-        if not both:
-            break
-        both = both[:: max(1, len(both) // _ENOUGH)]
-        best.offset = median(steps[id(best)][key] - known[key] for key in both)
-        best.estimated = True
-        left.remove(best)
-        known.update({key: t - best.offset for key, t in steps[id(best)].items() if key not in known})
+    known, left = _commits(hosts[0]), []  # (step, quorum) -> when, by the reference's clock
+    for host in hosts[1:]:  # those with most commits come first
+        steps = _commits(host)
+        both = sorted(known.keys() & steps.keys())
+        if both:
+            host.offset = median(steps[key] - known[key] for key in both[:: max(1, len(both) // _ENOUGH)])
+            host.estimated = True
+            known = {key: t - host.offset for key, t in steps.items()} | known
+        else:
+            left.append(host)
     _by_quorums(hosts, left, notes)
 
 
