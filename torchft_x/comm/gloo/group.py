@@ -16,7 +16,6 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -37,7 +36,6 @@ from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 from torchft_x.timing import PATIENCE, POLL, TIMING
 
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
-_MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, which discards their keys anyway
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
@@ -136,7 +134,6 @@ class _Generations:
         self._device: devices.Device | None = devices.lease(host)  # None after close()
         self.present: GlooMembership | None = None  # the newest generation; may be connecting, up or failed
         self._spare: StoreClient | None = None  # the store's client with which the last `configure` connected
-        self._uncleaned: deque[GlooMembership] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we must delete
         _all.add(self)
 
     def start(self, generation: GlooMembership, timeout: float) -> None:
@@ -145,8 +142,6 @@ class _Generations:
             old, self.present = self.present, generation
             if old is not None:
                 self._end(old, "the group was configured anew")
-                if old.rank == 0 and old.size > 1:
-                    self._uncleaned.append(old)
             device = self._device = self._device or devices.lease(self._host)
             device.shut()
             if generation.size == 1:
@@ -237,9 +232,8 @@ class _Generations:
             return
         try:
             generation.meet(store, device)
-            self._clean(generation, store)
         except RuntimeError:
-            pass  # the store was closed meanwhile: errors name addresses instead of members, and a few keys stay
+            pass  # the store was closed meanwhile: errors name addresses instead of members
 
     def _connect(self, generation: GlooMembership, device: devices.Device, timeout: float) -> Any:
         """Connect the members. Return the store, or None if that failed or the generation has ended meanwhile."""
@@ -271,15 +265,6 @@ class _Generations:
                 spare = StoreClient(generation.store_address)
             generation.client = spare
         return spare
-
-    def _clean(self, generation: GlooMembership, store: Any) -> None:
-        """Delete the keys of past generations except those of the last one, which a slow member may still be reading."""
-        with self._lock:
-            here = [g for g in list(self._uncleaned)[:-1] if g.store_address == generation.store_address]
-            for past in here:
-                self._uncleaned.remove(past)
-        for past in here:
-            past.forget_keys(store)
 
 
 def _let_go(generation: GlooMembership | None, device: devices.Device | None = None) -> None:

@@ -85,8 +85,8 @@ class GlooMembership:
     def meet(self, store: MeetingStore, device: Device) -> None:
         """Publish our sockets' addresses and read the other members', so that errors can name members. Best effort.
 
-        Polls instead of waiting in the store: keys of an ended configuration get deleted, and broken waits of torch's
-        store print pages of C++ stack traces.
+        Polls instead of waiting in the store: a member may have gone, and broken waits of torch's store print pages of
+        C++ stack traces.
         """
         prefixed = store.under(self._prefix)
         notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
@@ -99,10 +99,6 @@ class GlooMembership:
                     return
             members.update((address, (rank, name)) for address, name in _read_notice(raw))
         self._members = members  # assigned at once: a reader sees all or nothing
-
-    def forget_keys(self, store: MeetingStore) -> None:
-        """Delete this set's keys from the store."""
-        store.under(self._prefix).drop([of(rank) for rank in range(self.size) for of in (_gloo_key, _notice_key)])
 
     # -- error messages --
 

@@ -38,10 +38,6 @@ class MeetingStore(dist.Store):
         found = self._await(wire.GET, [key], seconds)
         return None if found is None else found[0]
 
-    def drop(self, keys: Sequence[str]) -> None:
-        """Delete keys, without waiting for an answer."""
-        self._connection.send(wire.DROP, self._keys(keys))
-
     def set(self, key: str, value: Any) -> None:
         self._ahead = {}
         self._connection.send(wire.SET, [self._key(key), _bytes(value)])

@@ -169,7 +169,7 @@ class TorchConnection:
             return [str(self._tcp.add(key, int(values[0]))).encode()]
         elif number == wire.CHECK:
             return [b"1" if self._tcp.check([key.decode() for key in fields]) else b""]
-        else:  # DELETE, DROP
+        else:  # DELETE
             deleted = [self._tcp.delete_key(key.decode()) for key in fields]
             return [b"1" if all(deleted) else b""]
         return None

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from torchft_x import tls
 from torchft_x.comm.store import wire
-from torchft_x.comm.store.table import Full, Table
+from torchft_x.comm.store.table import Table
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.timing import PATIENCE, POLL_FAST
 
@@ -36,7 +36,6 @@ _WRITES = (wire.SET, wire.APPEND, wire.COMPARE_SET, wire.ADD)
 _ACTIONS: dict[int, tuple[range, Callable[[Table, list[bytes]], list[bytes] | None]]] = {
     wire.SET: (range(2, 3), lambda t, f: t.set(*f)),
     wire.APPEND: (range(2, 3), lambda t, f: t.append(*f)),
-    wire.DROP: (range(1, wire.MAX_FIELDS), lambda t, f: t.drop(f)),
     wire.COMPARE_SET: (range(3, 4), lambda t, f: [t.compare_set(*f)]),
     wire.ADD: (range(2, 3), lambda t, f: [t.add(*f)]),
     wire.CHECK: (range(1, wire.MAX_FIELDS), lambda t, f: [b"1" if all(t.get(k) is not None for k in f) else b""]),
@@ -218,9 +217,9 @@ class StoreServer:
                 frame = bytes(client.received[:length])
                 del client.received[:length]
                 self._do(client, *wire.unpack(frame))
-        except (ValueError, Full, OverflowError) as e:
+        except (ValueError, OverflowError) as e:
             if client.is_known:
-                log.warning("a caller of the store is dismissed: %s", e if str(e) else "the store is full")
+                log.warning("a caller of the store is dismissed: %s", e)
             self._drop(client)
 
     def _recognise(self, client: _Caller) -> bool:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 MAX_KEYS = 1 << 17
-"""Keys in a store: some per member, rank and configuration. Keys of ended configurations are deleted."""
+"""Keys in a store: some per member, rank and configuration. Those of many ended configurations may be among them."""
 MAX_BYTES = 1 << 26
 """Bytes of keys and values together."""
 
 
-class Full(Exception):
-    """Raised when an operation would exceed the store's limits."""
-
-
 class Table:
-    """Keys and values, within limits.
-
-    An operation that would exceed them raises `Full` and changes nothing; malformed numbers raise ValueError.
-    """
+    """Keys and values, within limits: those that were written longest ago make room. Bad numbers raise ValueError."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -34,12 +27,11 @@ class Table:
         return self._values.get(key)
 
     def set(self, key: bytes, value: bytes) -> None:
-        old = self._values.get(key)
-        more = len(value) - len(old) if old is not None else len(key) + len(value)
-        if self._bytes + more > MAX_BYTES or (old is None and len(self._values) >= MAX_KEYS):
-            raise Full
-        self._bytes += more
+        self.delete(key)
+        self._bytes += len(key) + len(value)
         self._values[key] = value
+        while self._bytes > MAX_BYTES or len(self._values) > MAX_KEYS:
+            self.delete(next(iter(self._values)))
 
     def append(self, key: bytes, value: bytes) -> None:
         self.set(key, self._values.get(key, b"") + value)
@@ -66,10 +58,6 @@ class Table:
         if old is not None:
             self._bytes -= len(key) + len(old)
         return old is not None
-
-    def drop(self, keys: list[bytes]) -> None:
-        for key in keys:
-            self.delete(key)
 
     def delete_below(self, prefix: bytes) -> None:
         for key in [k for k in self._values if k.startswith(prefix)]:

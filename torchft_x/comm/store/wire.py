@@ -23,8 +23,8 @@ MAX_FIELDS = 1 << 16
 _HEAD = struct.Struct("!IBI")  # length of the rest of the frame, number, number of fields
 _SIZE = struct.Struct("!I")
 
-# Operations. SET, APPEND and DROP have no answer.
-SET, APPEND, DROP, COMPARE_SET, ADD, GET, CHECK, DELETE, COUNT = range(1, 10)
+# Operations. SET and APPEND have no answer.
+SET, APPEND, COMPARE_SET, ADD, GET, CHECK, DELETE, COUNT = range(1, 9)
 # Statuses.
 DONE, TOO_LATE = 0, 1
 

@@ -82,7 +82,6 @@ class AllMinMesh(VoteEndpoint):
                 unsent[rank] = self._there[rank], send
         wanted = {rank for rank in range(self.size) if self._rank in _receivers_of(rank, self.size)}
         self._accept(wanted, self._back, POLL_FAST, self._check, unsent)
-        store.drop([_key(self._rank)])  # all members that had to read it are connected
 
     def _check(self, missing: Iterable[int]) -> None:
         if self._why:
