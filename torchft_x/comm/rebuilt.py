@@ -107,15 +107,15 @@ class RebuiltGroup(ProcessGroup):
         if present is None or present.error is not None or not present.ready:
             return FailedWork(refusal(op, present))
         try:
-            return alone(op, *args) if present.info.size == 1 else self._start(present, op, args)
+            return self._start(present, op, args)
         except (RuntimeError, ValueError) as e:
             # Other members may have started it. From here on the members are out of step, so the group can't be used
             # any more.
             return FailedWork(self._failed(present, op, e))
 
     def _start(self, present: Any, op: str, args: tuple[Any, ...]) -> Work:
-        """Start a collective among several members."""
-        raise NotImplementedError
+        """Start a collective: here of one member. Several are refused, as their group was released a moment ago."""
+        return alone(op, *args) if present.info.size == 1 else FailedWork(refusal(op, present))
 
     def _failed(self, present: Any, op: str, cause: Exception | None) -> TorchftXError:
         """End the group after a collective that failed, or timed out (`cause` None), and return the error to raise."""

@@ -25,9 +25,8 @@ from torch.distributed import Work
 from torchft_x.comm import flight_recorder
 from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
 from torchft_x.comm.base import RankInfo
-from torchft_x.comm.rebuilt import EndedError, RebuiltGroup, refusal
+from torchft_x.comm.rebuilt import EndedError, RebuiltGroup
 from torchft_x.comm.store.create import StoreClient, split_store_address
-from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError, first_line
 from torchft_x.timing import POLL_FAST, TIMING
@@ -199,7 +198,7 @@ class AcceleratorGroup(RebuiltGroup):
     def _start(self, members: Members, op: str, args: tuple[Any, ...]) -> Work:
         group = members.group  # read once: another thread may release it
         if group is None:
-            return FailedWork(refusal(op, members))
+            return super()._start(members, op, args)
         return self._work(members, op, getattr(group, op)(*args), args)
 
     def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:

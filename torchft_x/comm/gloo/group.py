@@ -28,9 +28,9 @@ from torchft_x.comm.base import RankInfo
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
-from torchft_x.comm.rebuilt import RebuiltGroup, refusal
+from torchft_x.comm.rebuilt import RebuiltGroup
 from torchft_x.comm.store.create import StoreClient
-from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
+from torchft_x.comm.work import BETWEEN_TWO, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 from torchft_x.timing import PATIENCE, POLL, TIMING
@@ -103,7 +103,7 @@ class ProcessGroupGloo(RebuiltGroup):
     def _start(self, generation: GlooMembership, op: str, args: tuple[Any, ...]) -> Work:
         generations, group = self._generations, generation.torch_group  # read once: another thread may release it
         if group is None:
-            return FailedWork(refusal(op, generation))
+            return super()._start(generation, op, args)
         if op in _ONLY_ON_FULL_GROUP:
             group = full_group(group, generation.rank, generation.size)
         work = getattr(group, op)(*args)

@@ -103,8 +103,8 @@ class ProcessGroupBaby(RebuiltGroup):
     def getBackendName(self) -> str:
         return f"torchft-baby-{self._kind}"
 
-    def _start(self, child: ChildHandle, op: str, args: tuple[Any, ...]) -> Work:
-        return child.issue(op, args)
+    def _start(self, present: ChildHandle | SingleMember, op: str, args: tuple[Any, ...]) -> Work:
+        return present.issue(op, args) if isinstance(present, ChildHandle) else super()._start(present, op, args)
 
 
 class ProcessGroupBabyGloo(ProcessGroupBaby):
