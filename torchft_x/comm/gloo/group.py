@@ -261,10 +261,8 @@ class _Generations:
         assert generation.store_address is not None, "a group of one has no store"
         with self._lock:
             spare, self._spare = self._spare, None
-            if spare is None or not spare.usable or spare.address != generation.store_address:
-                spare = StoreClient(generation.store_address)
-            generation.client = spare
-        return spare
+            generation.client = StoreClient.of(generation.store_address, spare)
+        return generation.client
 
 
 def _let_go(generation: GlooMembership | None, device: devices.Device | None = None) -> None:

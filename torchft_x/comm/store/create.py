@@ -158,10 +158,11 @@ class StoreClient:
         self._store: MeetingStore | None = None  # the whole store, once connected
         self._is_shut = False  # set for good by `shut`
 
-    @property
-    def usable(self) -> bool:
-        """Whether the client is connected and can be reused."""
-        return self._store is not None and not self._is_shut
+    @staticmethod
+    def of(address: Address | KeyedAddress, old: StoreClient | None) -> StoreClient:
+        """Return `old` if it is connected to this store, otherwise a new client."""
+        usable = old is not None and old.address == address and old._store is not None and not old._is_shut
+        return old if old is not None and usable else StoreClient(address)
 
     def open(self, timeout: float) -> MeetingStore:
         """Return the store. Connect first if there is no connection or it is lost.

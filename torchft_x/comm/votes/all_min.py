@@ -97,8 +97,7 @@ class AllMin:
 
     def _client_of(self, address: Address | KeyedAddress) -> StoreClient:
         with self._lock:
-            if self._client is None or not self._client.usable or self._client.address != address:
-                self._client = StoreClient(address)
+            self._client = StoreClient.of(address, self._client)
             return self._client
 
 

@@ -40,8 +40,8 @@ def test_shut_ends_a_blocking_call_and_no_other_clients(store: dist.TCPStore) ->
     blocked = background(lambda: mine.get("never set"))
     client.shut()
     assert isinstance(blocked.exception(scaled(5)), RuntimeError)
-    assert not client.usable
-    assert bystander.usable
+    assert StoreClient.of(address, client) is not client
+    assert StoreClient.of(address, bystander) is bystander
     others.set("shut", "no")
     assert others.get("shut") == b"no"
     with pytest.raises(UnreachableError, match="was shut"):
