@@ -59,13 +59,4 @@ def test_every_row_says_what_to_do() -> None:
 
 
 def test_every_check_of_the_doctor_is_described() -> None:
-    described = {name for cells in rows("What the doctor says") for name in cells[0].split(", ")}
-    said: set[str] = set()
-    for path in (ROOT / "torchft_x" / "launch" / "doctor").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ok", "warning", "problem"):
-                first = node.args[0]
-                said |= {str(first.value)} if isinstance(first, ast.Constant) else set()
-    assert said <= described, said - described
-    assert len(said) > 10
-    assert len(CHECKS) > 10
+    assert [cells[0] for cells in rows("What the doctor says")] == [check.name for check in CHECKS]

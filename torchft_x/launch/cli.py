@@ -263,4 +263,4 @@ def doctor(argv: list[str]) -> int:
         print(json.dumps(d.as_json(findings)) if args.json else "\n".join(d.lines(findings)), flush=True)
     except KeyboardInterrupt:  # Ctrl-C needs no message
         return 130
-    return 1 if any(f.level == "problem" for f in findings) else 0
+    return 1 if any(f.level == "problem" for _, f in findings) else 0

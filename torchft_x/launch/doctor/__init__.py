@@ -3,25 +3,21 @@
 `runner` runs the checks. `host`, `network`, `software` and `torchx` contain them.
 """
 
-from pathlib import Path
-
 from torchft_x.launch.doctor import host, network, software, torchx
 from torchft_x.launch.doctor.runner import Check
-from torchft_x.launch.process.devices import find_accelerators
 
 CHECKS = (
     Check("python", software.check_python),
     Check("packages", software.check_packages),
     Check("import torch", software.check_torch, seconds=100.0),
     Check("torchx", torchx.check_torchx, seconds=100.0),
-    Check("ports", network.check_ports),
     Check("name", network.check_name),
     Check("reverse", network.check_reverse, seconds=8.0, late=network.slow_reverse("does not end within 8 s")),
     Check("lighthouse", network.check_lighthouse, seconds=30.0),
-    Check("run dir", lambda case: [host.run_dir_finding(case.run_dir or case.folder / "runs")]),
+    Check("run dir", host.check_run_dir),
     Check("limits", host.check_limits),
-    Check("shared memory", lambda _: [host.shared_memory_finding(Path("/dev/shm"))]),
-    Check("accelerators", lambda case: [host.accelerator_finding(find_accelerators(), case.environ)]),
+    Check("shared memory", host.check_shared_memory),
+    Check("accelerators", host.check_accelerators),
     Check("leftovers", host.check_leftovers),
 )
 """All checks, in the order in which they are printed."""

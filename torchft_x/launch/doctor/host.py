@@ -18,12 +18,12 @@ from torchft_x.units import amount
 
 FREE = 1 << 30  # least free bytes of the run directory, for logs and events of a long run
 SHARED = 1 << 30  # least free bytes of /dev/shm; a container's default is 64 MiB
-OPEN_FILES = 1024
-PROCESSES = 1024
+LIMIT = 1024  # least number of open files and of processes
 SKEW = 2.0  # tolerated difference, in seconds, between this clock and the file server's
 
 
-# --- the run directory -------------------------------------------------------------------------------------------------
+def check_run_dir(case: Case) -> Iterator[Finding]:
+    yield run_dir_finding(case.run_dir or case.folder / "runs")
 
 
 def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Finding:
@@ -34,7 +34,7 @@ def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Fi
     what = f"{run_dir}"
     try:
         if os.path.lexists(run_dir) and not run_dir.is_dir():
-            return problem("run dir", f"{what} is no directory; choose another with --run_dir.")
+            return problem(f"{what} is no directory; choose another with --run_dir.")
         folder = next(p for p in (run_dir, *run_dir.absolute().parents) if p.is_dir())
         if folder != run_dir:
             what = f"{run_dir} (not there yet, would be made in {folder})"
@@ -45,113 +45,84 @@ def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Fi
             os.fsync(f.fileno())
             skew = os.stat(f.name).st_mtime - before
     except OSError as e:
-        return problem("run dir", f"{what} can't be written ({e.strerror}); choose another with --run_dir.")
+        return problem(f"{what} can't be written ({e.strerror}); choose another with --run_dir.")
     free = shutil.disk_usage(folder).free
-    kind = _filesystem(folder)
-    shown = f"{what} can be written, {amount(free)} free{f', {kind}' if kind else ''}"
+    shown = f"{what} can be written, {amount(free)} free"
     if abs(skew) > SKEW:
         ahead = "ahead of" if skew > 0 else "behind"
-        return warning(
-            "run dir", f"{shown}; its server's clock is {abs(skew):.1f} s {ahead} this machine's: run NTP on both."
-        )
+        return warning(f"{shown}; its server's clock is {abs(skew):.1f} s {ahead} this machine's: run NTP on both.")
     if free < FREE:
-        return warning(
-            "run dir", f"{shown}: that is little for logs, events and checkpoints; free some or choose another."
-        )
-    return ok("run dir", f"{shown}.")
-
-
-def _filesystem(folder: Path) -> str:
-    """Return the type of the folder's file system, by the longest mount point above it, or '' if it is unknown."""
-    best, kind = "", ""
-    try:
-        text = Path("/proc/self/mounts").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    real = f"{folder.resolve()}/"
-    for line in text.splitlines():
-        _, point, found, *_ = line.split()
-        if real.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-            best, kind = point, found
-    return kind
-
-
-# --- limits ------------------------------------------------------------------------------------------------------------
+        return warning(f"{shown}: that is little for logs, events and checkpoints; free some or choose another.")
+    return ok(f"{shown}.")
 
 
 def check_limits(_: Case) -> Iterator[Finding]:
-    yield limit_finding("open files", resource.getrlimit(resource.RLIMIT_NOFILE), OPEN_FILES, "ulimit -n")
-    yield limit_finding("processes", resource.getrlimit(resource.RLIMIT_NPROC), PROCESSES, "ulimit -u")
+    yield limit_finding("open files", resource.getrlimit(resource.RLIMIT_NOFILE), "ulimit -n")
+    yield limit_finding("processes", resource.getrlimit(resource.RLIMIT_NPROC), "ulimit -u")
 
 
-def limit_finding(what: str, limits: tuple[int, int], least: int, command: str) -> Finding:
+def limit_finding(what: str, limits: tuple[int, int], command: str) -> Finding:
     soft, hard = (float("inf") if n == resource.RLIM_INFINITY else n for n in limits)
-    shown = "no limit" if soft == float("inf") else f"at most {soft:.0f}"
-    if soft >= least:
-        return ok(
-            what, f"{shown[0].upper()}{shown[1:]} per process." if what == "open files" else f"{shown.capitalize()}."
-        )
-    remedy = (
-        f"{command} {least}" if hard >= least else f"the hard limit is {hard:.0f}: ask the administrator for {least}"
-    )
-    return warning(what, f"{shown}, and a job with many workers needs more; {remedy}.")
+    shown = f"No limit of {what}" if soft == float("inf") else f"At most {soft:.0f} {what}"
+    if soft >= LIMIT:
+        return ok(f"{shown}.")
+    ask = f"the hard limit is {hard:.0f}: ask the administrator for {LIMIT}"
+    remedy = f"{command} {LIMIT}" if hard >= LIMIT else ask
+    return warning(f"{shown}, and a job with many workers needs more; {remedy}.")
+
+
+def check_shared_memory(_: Case) -> Iterator[Finding]:
+    yield shared_memory_finding(Path("/dev/shm"))
 
 
 def shared_memory_finding(folder: Path) -> Finding:
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
-        return warning(
-            "shared memory", f"There is no {folder}; DataLoader workers and NCCL need it. Mount a tmpfs there."
-        )
+        return warning(f"There is no {folder}; DataLoader workers and NCCL need it. Mount a tmpfs there.")
     shown = f"{folder} has {amount(usage.free)} of {amount(usage.total)} free"
     if usage.free < SHARED:
         return warning(
-            "shared memory",
             f"{shown}; DataLoader workers and NCCL use it and die with a bus error when it is full. Give the container more "
-            "(docker --shm-size 8g; on Kubernetes an emptyDir of medium Memory).",
+            "(docker --shm-size 8g; on Kubernetes an emptyDir of medium Memory)."
         )
-    return ok("shared memory", f"{shown}.")
+    return ok(f"{shown}.")
 
 
-# --- accelerators ------------------------------------------------------------------------------------------------------
+def check_accelerators(case: Case) -> Iterator[Finding]:
+    yield accelerator_finding(devices.find_accelerators(), case.environ)
 
 
 def accelerator_finding(machine: devices.Machine | None, environ: Mapping[str, str]) -> Finding:
     """Return the finding about the GPUs that a local job with --gpu would get, by the same rules."""
     if machine is None:
-        return ok("accelerators", "None here: training runs on the CPU.")
+        return ok("None here: training runs on the CPU.")
     try:
         mine = devices.usable(machine, environ)
     except ConfigError as e:
-        return warning("accelerators", str(e))
+        return warning(str(e))
     number = "some" if machine.names is None else str(len(machine.names))
     shown = f"{number} of {machine.vendor} ({machine.source})"
     if not mine.names:
-        return warning("accelerators", f"{shown}, but {mine.source} hides them; unset it.")
+        return warning(f"{shown}, but {mine.source} hides them; unset it.")
     named = [n for n in environ.get(mine.variable, "").split(",") if n.strip()]
     if len(named) > len(mine.names):
         return warning(
-            "accelerators",
             f"{shown}, and {mine.source} names {len(named)}, of which {len(mine.names)} can be used: "
-            "a list ends at the first entry that names no device. Correct it.",
+            "a list ends at the first entry that names no device. Correct it."
         )
     given = "--gpu N gives each group N of its own" if len(mine.names) > 1 else "--gpu 1 gives it to one group"
-    return ok("accelerators", f"{shown}; {', '.join(mine.names)} can be used ({given}).")
-
-
-# --- leftovers ---------------------------------------------------------------------------------------------------------
+    return ok(f"{shown}; {', '.join(mine.names)} can be used ({given}).")
 
 
 def check_leftovers(_: Case) -> Iterator[Finding]:
     left = orphans()
     if not left:
-        yield ok("leftovers", "No process of an earlier run whose launcher is gone.")
+        yield ok("No process of an earlier run whose launcher is gone.")
         return
     shown = ", ".join(f"{p.pid} ({p.command}, of {p.run_dir or 'no run directory'})" for p in left[:8])
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""
     pids = " ".join(str(p.pid) for p in left)
     yield warning(
-        "leftovers",
-        f"Processes of earlier runs whose launcher is gone: {shown}{more}. If they are no job of yours: kill {pids}",
+        f"Processes of earlier runs whose launcher is gone: {shown}{more}. If they are no job of yours: kill {pids}"
     )

@@ -1,11 +1,11 @@
-"""Checks of the network: processes can reach each other, be reached by name, and reach the lighthouse."""
+"""Checks of the network: this machine can be reached by name, and can reach the lighthouse."""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +21,12 @@ SLOW_LOOKUP = 0.5
 """Tolerated seconds of a name lookup. torch waits for one at every connect of a store, on both sides."""
 
 
-def check_ports(_: Case) -> Iterator[Finding]:
-    families = [name for name, host in (("IPv4", "127.0.0.1"), ("IPv6", "::1")) if _connect_to_self(host, host) is None]
-    if not families:
-        why = _connect_to_self("127.0.0.1", "127.0.0.1")
-        yield problem("ports", f"No process here can connect to another on 127.0.0.1 ({why}); bring up the loopback.")
-    else:
-        yield ok("ports", f"A free port can be bound and connected to, by {' and '.join(families)}.")
-
-
-def _connect_to_self(bind: str, host: str) -> str | None:
-    """Listen on any port of `bind` and connect to it as `host`. Return the reason of a failure, or None."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET, socket.SOCK_STREAM) as listener:
-            if bind == "::":
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind((bind, 0))
-            listener.listen(1)
-            socket.create_connection((host, listener.getsockname()[1]), timeout=CONNECT).close()
-    except OSError as e:
-        return e.strerror or str(e)
-    return None
-
-
-# --- the name others reach us by ---------------------------------------------------------------------------------------
-
-
 def check_name(case: Case) -> Iterator[Finding]:
     given = env.read(env.ADVERTISE_HOST, None, case.environ)
     try:
         host = net.advertise_host(None, case.environ)
     except AddressError as e:
-        yield problem("name", str(e))
+        yield problem(str(e))
     else:
         yield name_finding(host, given, socket.gethostname())
 
@@ -67,68 +41,49 @@ def name_finding(host: str, given: str | None, own: str) -> Finding:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as e:  # UnicodeError: a name that can't be one
         why = getattr(e, "strerror", None) or str(e)
-        return problem("name", f"{host} ({source}) can't be resolved ({why}); {remedy}.")
+        return problem(f"{host} ({source}) can't be resolved ({why}); {remedy}.")
     took = time.monotonic() - began
     addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
     shown = f"{host} ({source}) is {', '.join(addresses)}"
-    strange = [a for a in addresses if not _is_ours(a)]
+    strange = [a for a in addresses if not net.is_own_address(a)]
     if strange:
-        return warning("name", f"{shown}: {', '.join(strange)} is no address of this machine; {remedy}.")
-    failure = _connect_to_self(net.any_host(), host)
-    if failure is not None:
-        return problem("name", f"{shown}, but a connect to it from here fails ({failure}); {remedy}.")
+        return warning(f"{shown}: {', '.join(strange)} is no address of this machine; {remedy}.")
+    any_host = net.any_host()
+    family = socket.AF_INET6 if ":" in any_host else socket.AF_INET
+    try:
+        with socket.create_server((any_host, 0), family=family, dualstack_ipv6=":" in any_host) as listener:
+            socket.create_connection((host, listener.getsockname()[1]), timeout=CONNECT).close()
+    except OSError as e:
+        return problem(f"{shown}, but a connect to it from here fails ({e.strerror or e}); {remedy}.")
     if took > SLOW_LOOKUP:
-        return warning("name", f"{shown}, and looking that up took {took:.1f} s; put it into /etc/hosts.")
+        return warning(f"{shown}, and looking that up took {took:.1f} s; put it into /etc/hosts.")
     if all(a.startswith("127.") or a == "::1" for a in addresses):
         if not given and host != own:
             shown = f"{shown}, because the host name {own} can't be resolved"
-        return warning("name", f"{shown}: good on this machine only. For a job over several, {remedy}.")
-    return ok("name", f"{shown}, and can be connected to from here.")
-
-
-def _is_ours(address: str) -> bool:
-    """Return whether the address is this machine's: a socket can be bound to it. Return True also if that is undecidable."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as s:
-            s.bind((address.split("%")[0], 0))
-    except OSError as e:
-        return e.errno != errno.EADDRNOTAVAIL
-    return True
+        return warning(f"{shown}: good on this machine only. For a job over several, {remedy}.")
+    return ok(f"{shown}, and can be connected to from here.")
 
 
 def check_reverse(case: Case) -> Iterator[Finding]:
     """Check lookups of names by address."""
     try:
-        host = net.advertise_host(None, case.environ)
-    except AddressError:
-        return  # `check_name` has reported it
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        found = socket.getaddrinfo(net.advertise_host(None, case.environ), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, AddressError):  # `check_name` reports it
         found = []
-    addresses = dict.fromkeys(["127.0.0.1", *(str(where[0]) for *_, where in found)])
-    yield reverse_finding(list(addresses), _name_of)
+    yield reverse_finding(list(dict.fromkeys(["127.0.0.1", *(str(where[0]) for *_, where in found)])))
 
 
-def _name_of(address: str) -> None:
-    try:
-        socket.getnameinfo((address, 0), 0)
-    except OSError:
-        pass  # an address without a name is no problem
-
-
-def reverse_finding(addresses: list[str], look_up: Callable[[str], None]) -> Finding:
-    slowest, where = 0.0, ""
+def reverse_finding(addresses: list[str]) -> Finding:
+    took = {}
     for address in addresses:
         began = time.monotonic()
-        look_up(address)
-        took = time.monotonic() - began
-        if took >= slowest:
-            slowest, where = took, address
-    if slowest <= SLOW_LOOKUP:
-        return ok("reverse", f"The name of {where} is looked up by its address within {slowest * 1000:.0f} ms.")
-    return warning("reverse", slow_reverse(f"took {slowest:.1f} s for {where}"))
+        with contextlib.suppress(OSError):  # an address without a name is no problem
+            socket.getnameinfo((address, 0), 0)
+        took[address] = time.monotonic() - began
+    where = max(took, key=lambda address: took[address])
+    if took[where] <= SLOW_LOOKUP:
+        return ok(f"The name of {where} is looked up by its address within {took[where] * 1000:.0f} ms.")
+    return warning(slow_reverse(f"took {took[where]:.1f} s for {where}"))
 
 
 def slow_reverse(how_slow: str) -> str:
@@ -146,13 +101,13 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
     try:
         given, source = _expected(case)
         if given is None or given == "auto":
-            yield ok("lighthouse", "None is expected to run yet: a job brings its own.")
+            yield ok("None is expected to run yet: a job brings its own.")
             return
         env.enable_tls_if_https(given)
         token = tls.use_token(_token(case))
         addresses = net.parse_addresses(given, what=source)
     except TorchftXError as e:
-        yield problem("lighthouse", str(e))
+        yield problem(str(e))
         return
     for address in addresses:
         yield lighthouse_finding(address, token)
@@ -199,24 +154,23 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
         socket.create_connection((address.host, address.port), timeout=CONNECT).close()
     except (OSError, UnicodeError) as e:
         why = getattr(e, "strerror", None) or str(e)
-        return problem("lighthouse", f"{where} can't be reached ({why}); is it running, and is its port open?")
+        return problem(f"{where} can't be reached ({why}); is it running, and is its port open?")
     latency = (time.monotonic() - began) * 1000
     try:
         from torchft_x.rpc.status_query import lighthouse_status  # loads grpc
 
         status = lighthouse_status(address, token, ANSWER)
     except ImportError as e:
-        return problem("lighthouse", f"It can't be asked, because grpcio or protobuf can't be loaded here: {e}.")
+        return problem(f"It can't be asked, because grpcio or protobuf can't be loaded here: {e}.")
     except TokenError as e:
-        return problem("lighthouse", str(e))
+        return problem(str(e))
     except RefusedError:
         return problem(
-            "lighthouse",
             f"{where} answers, but is none of torchft_x: perhaps torchft's own, which torchft_x's Manager can't use. "
             "Start `torchft_x lighthouse` instead; torchft's clients can use that, too.",
         )
     except TorchftXError as e:
-        return problem("lighthouse", f"{where} takes connections, but does not answer as a lighthouse: {e}")
+        return problem(f"{where} takes connections, but does not answer as a lighthouse: {e}")
     return _described(where, status, latency)
 
 
@@ -226,7 +180,6 @@ def _described(where: str, status: dict[str, Any], latency: float) -> Finding:
     theirs, version = status.get("wire"), status.get("version", "of an unknown version")
     if theirs is not None and theirs != grpc_options.WIRE:
         return problem(
-            "lighthouse",
             f"{where} is torchft_x {version} and speaks version {theirs} of the wire, this machine's {__version__} version "
             f"{grpc_options.WIRE}; install the same torchft_x everywhere.",
         )
@@ -235,5 +188,5 @@ def _described(where: str, status: dict[str, Any], latency: float) -> Finding:
     text = f"{where} is torchft_x {version}, {latency:.1f} ms away, {does}"
     waits = f"; no quorum yet: {str(undecided).rstrip('.')}" if undecided else ""
     if version != __version__:
-        return warning("lighthouse", f"{text}; this machine has {__version__}: install the same everywhere.")
-    return ok("lighthouse", f"{text}{waits}.")
+        return warning(f"{text}; this machine has {__version__}: install the same everywhere.")
+    return ok(f"{text}{waits}.")

@@ -36,9 +36,6 @@ _TORCH = """if True:
     print(torch.__version__, devices, ",".join(backends))
 """
 
-Installed = Callable[[str], str | None]
-"""Function that returns the version of a distribution, or None if it isn't installed."""
-
 
 def version_of(package: str) -> str | None:
     try:
@@ -48,83 +45,63 @@ def version_of(package: str) -> str | None:
 
 
 def check_python(_: Case) -> Iterator[Finding]:
-    here = f"Python {platform.python_version()} at {sys.executable}"
-    if sys.version_info < PYTHON:
-        yield problem("python", f"{here} is too old; torchft_x needs 3.10 or newer.")
-    elif sys.version_info[:2] > _NEWEST_PYTHON:
-        yield warning("python", f"{here} is newer than what torchft_x is tested with (3.13).")
-    else:
-        yield ok("python", f"{here}.")
     own = Path(torchft_x.__file__).resolve().parent
     how = "installed" if version_of("torchft_x") else "a bare clone"
-    yield ok("torchft_x", f"torchft_x {__version__}, {how}, in {own}.")
+    ours = f"torchft_x {__version__}, {how}, in {own}"
+    here = f"Python {platform.python_version()} at {sys.executable}"
+    if sys.version_info < PYTHON:
+        yield problem(f"{here} is too old; torchft_x needs 3.10 or newer.")
+    elif sys.version_info[:2] > _NEWEST_PYTHON:
+        yield warning(f"{here} is newer than what torchft_x is tested with (3.13); {ours}.")
+    else:
+        yield ok(f"{here}; {ours}.")
 
 
-def check_packages(_: Case) -> Iterator[Finding]:
-    for package in BOUNDS:
-        if package != "torchx" and (package != "isal" or platform.machine() in ("x86_64", "aarch64")):
-            yield package_finding(package, version_of)
-    yield torchx_finding(version_of)
-
-
-def package_finding(package: str, installed: Installed) -> Finding:
-    least, below = BOUNDS[package]
-    wanted = f"{package}>={least}" + (f",<{below}" if below else "")
-    version = installed(package)
-    if version is None:
-        return problem(package, f"{package} is not installed here; pip install '{wanted}'.")
-    if not _within(version, least, below):
-        return problem(package, f"{package} {version} doesn't fit torchft_x; pip install '{wanted}'.")
-    return ok(package, f"{package} {version}.")
-
-
-def torchx_finding(installed: Installed) -> Finding:
+def check_packages(_: Case, installed: Callable[[str], str | None] = version_of) -> Iterator[Finding]:
+    """Compare the versions that `installed` returns with `BOUNDS`."""
+    fine = []
+    for package, (least, below) in BOUNDS.items():
+        version = installed(package)
+        wanted = f"{package}>={least}" + (f",<{below}" if below else "")
+        if version is not None and not _within(version, least, below):
+            yield problem(f"{package} {version} doesn't fit torchft_x; pip install '{wanted}'.")
+        elif version is not None:
+            fine.append(f"{package} {version}")
+        elif package != "torchx" and (package != "isal" or platform.machine() in ("x86_64", "aarch64")):
+            yield problem(f"{package} is not installed here; pip install '{wanted}'.")
     stable, nightly = installed("torchx"), installed("torchx-nightly")
     if stable and nightly:
-        return problem(
-            "torchx",
+        yield problem(
             f"torchx {stable} and torchx-nightly {nightly} are both installed and write into the same package, so parts "
-            "of both are mixed; pip uninstall -y torchx torchx-nightly, then install one of them.",
+            "of both are mixed; pip uninstall -y torchx torchx-nightly, then install one of them."
         )
-    if nightly:
-        return ok("torchx", f"torchx-nightly {nightly}, the nightly line.")
-    if stable is None:
-        return warning(
-            "torchx",
-            "TorchX is not installed here: jobs may run here, but can't be launched from here; pip install torchx.",
+    elif not (stable or nightly):
+        yield warning(
+            "TorchX is not installed here: jobs may run here, but can't be launched from here; pip install torchx."
         )
-    least, below = BOUNDS["torchx"]
-    if not _within(stable, least, below):
-        return problem("torchx", f"torchx {stable} is too old; pip install 'torchx>={least}'.")
-    return ok("torchx", f"torchx {stable}, the stable line.")
+    yield ok(f"{', '.join([*fine, *([f'torchx-nightly {nightly}'] if nightly else [])])}.")
 
 
 def check_torch(case: Case) -> Iterator[Finding]:
     """Import torch in a process of its own, only if requested, because it takes seconds."""
     if not case.torch:
         return
+    command = [sys.executable, "-c", _TORCH]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TORCH],
-            capture_output=True,
-            text=True,
-            timeout=COLD_IMPORT,
-            cwd=case.folder,
-            check=False,
+            command, capture_output=True, text=True, timeout=COLD_IMPORT, cwd=case.folder, check=False
         )
     except subprocess.TimeoutExpired:
-        yield problem("import torch", f"import torch did not end within {COLD_IMPORT:g} s; is its disk reachable?")
+        yield problem(f"import torch did not end within {COLD_IMPORT:g} s; is its disk reachable?")
         return
-    words = done.stdout.split()
-    if done.returncode != 0 or len(words) < 2:
+    version, devices, backends = (*done.stdout.split(), "", "", "")[:3]
+    if done.returncode != 0 or not devices:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        yield problem("import torch", f"import torch fails: {last}")
-        return
-    version, devices, backends = words[0], words[1], (words[2] if len(words) > 2 else "")
-    if "gloo" not in backends:
-        yield problem("import torch", f"torch {version} was built without gloo, which joins groups; install another.")
+        yield problem(f"import torch fails: {last}")
+    elif "gloo" not in backends:
+        yield problem(f"torch {version} was built without gloo, which joins groups; install another.")
     else:
-        yield ok("import torch", f"torch {version} sees {devices} accelerators and can use {backends}.")
+        yield ok(f"torch {version} sees {devices} accelerators and can use {backends}.")
 
 
 def _within(version: str, least: str, below: str | None) -> bool:

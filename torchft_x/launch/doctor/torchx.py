@@ -6,7 +6,7 @@ import configparser
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,6 @@ from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 
 BUILT_IN_SCHEDULERS = ("local_cwd", "slurm", "kubernetes")
 BUILT_IN_COMPONENTS = ("dist", "utils")
-_READERS = {"cli": "every torchx command fails", "component": "every torchx run fails, whatever the component"}
 _SECONDS = 90.0  # deadline, in case a plugin hangs at import; a busy machine has needed 30 s without one
 # TorchX imports every plugin, so it is asked in another process. Like the torchx command, the program creates the
 # subcommands first, because ours registers the schedulers on 0.7.0 (launch/plugin/command.py).
@@ -41,72 +40,57 @@ def check_torchx(case: Case) -> Iterator[Finding]:
     if isinstance(asked, Finding):
         yield asked
     elif asked is not None:
-        yield scheduler_finding(asked, _registered("torchx.schedulers"))
-        yield component_finding(asked, _registered("torchx.components"))
-    known = list(asked["schedulers"]) if isinstance(asked, dict) else None
-    yield from config_findings(config_files(case), known)
+        yield from plugin_findings(asked, _registered("torchx.schedulers"))
+    yield from config_findings(config_files(case), list(asked["schedulers"]) if isinstance(asked, dict) else None)
 
 
 def ask(case: Case) -> dict[str, Any] | Finding:
     """Return TorchX's schedulers, its default scheduler and its components, or a finding if TorchX fails."""
+    command = [sys.executable, "-c", _ASK]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, cwd=case.folder, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=case.folder, check=False)
     except subprocess.TimeoutExpired:
-        return problem(
-            "plugins", f"TorchX did not list its plugins within {_SECONDS:g} s; one of them hangs at import."
-        )
+        return problem(f"TorchX did not list its plugins within {_SECONDS:g} s; one of them hangs at import.")
     answer = next((line[7:] for line in done.stdout.splitlines() if line.startswith("answer ")), None)
     if answer is None:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return problem("plugins", f"TorchX can't load its plugins, so no torchx command works here: {last}")
+        return problem(f"TorchX can't load its plugins, so no torchx command works here: {last}")
     found: dict[str, Any] = json.loads(answer)
     return found
 
 
-def scheduler_finding(asked: dict[str, Any], registered: list[str]) -> Finding:
-    """Return the finding about the schedulers. `registered` has other packages that register schedulers."""
+def plugin_findings(asked: dict[str, Any], registered: Sequence[str]) -> Iterator[Finding]:
+    """Yield the findings about schedulers and components. `registered` has other packages that register schedulers."""
     schedulers = list(asked["schedulers"])
-    by = f" by a plugin of {' and '.join(registered)}" if registered else ""
     hidden = [s for s in BUILT_IN_SCHEDULERS if s not in schedulers]
+    others = " and ".join(registered)
+    shown, default = ", ".join(schedulers), f"the default is {asked['default']}"
     if hidden:
-        return problem(
-            "schedulers",
-            f"TorchX's own {', '.join(hidden)} {'is' if len(hidden) == 1 else 'are'} hidden{by}, only "
-            f"{', '.join(schedulers)} can be seen; uninstall the plugin, or use torchx-nightly, which keeps both.",
+        yield problem(
+            f"TorchX's own {', '.join(hidden)} {'is' if len(hidden) == 1 else 'are'} hidden by a plugin of "
+            f"{others or 'another package'}, only {shown} can be seen; uninstall the plugin, or use torchx-nightly, which "
+            "keeps both."
         )
-    default = f"the default is {asked['default']}"
-    if registered:
-        return warning(
-            "schedulers",
-            f"{' and '.join(registered)} brings schedulers of its own, and {default}; give -s, or set scheduler in "
-            ".torchxconfig.",
+    elif registered:
+        yield warning(
+            f"{others} brings schedulers of its own, and {default}; give -s, or set scheduler in .torchxconfig."
         )
-    return ok("schedulers", f"{', '.join(schedulers)}; {default} where .torchxconfig names none.")
-
-
-def component_finding(asked: dict[str, Any], registered: list[str]) -> Finding:
     roots = {str(name).split(".")[0] for name in asked["components"]}
-    hidden = [c for c in BUILT_IN_COMPONENTS if c not in roots]
-    if hidden:
-        by = f" by the components of {' and '.join(registered)}" if registered else ""
-        return warning(
-            "components",
-            f"TorchX's own {' and '.join(hidden)} components are hidden{by}; that package must register them again "
-            '(dist = "torchx.components.dist") to bring them back.',
+    lost = [c for c in BUILT_IN_COMPONENTS if c not in roots]
+    if lost:
+        yield warning(
+            f"TorchX's own {' and '.join(lost)} components are hidden by those of another package, which must register "
+            'them again (dist = "torchx.components.dist") to bring them back.'
         )
     how = "torchx run ft.hsdp works anywhere" if "ft" in roots else "torchx run ./components.py:hsdp works in a clone"
-    return ok("components", f"{how}; TorchX's own are visible.")
+    if not (hidden or registered or lost):
+        yield ok(f"Schedulers {shown}; {default} where .torchxconfig names none; {how}.")
 
 
 def _registered(group: str) -> list[str]:
     """Return the names of the packages with plugins in this group, except ours."""
     names = {p.dist.name for p in metadata.entry_points(group=group) if p.dist is not None}
     return sorted(names - {"torchft_x", "torchft-x"})
-
-
-# --- .torchxconfig -----------------------------------------------------------------------------------------------------
 
 
 def config_files(case: Case) -> list[Path]:
@@ -120,71 +104,34 @@ def config_files(case: Case) -> list[Path]:
 
 def config_findings(files: list[Path], schedulers: list[str] | None) -> Iterator[Finding]:
     """Yield the findings about the configuration. `schedulers` has TorchX's own and registered ones, None if unknown."""
-    read: list[tuple[Path, configparser.RawConfigParser]] = []
-    clean = True
+    values: dict[tuple[str, str], tuple[Path, str]] = {}  # section and key -> the file that wins, and its value
+    wrong = []
     for path in files:
-        parser = configparser.RawConfigParser()
+        parser = configparser.ConfigParser()
         try:
-            with open(path, encoding="utf-8") as f:
-                parser.read_file(f)
+            parser.read_string(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, configparser.Error) as e:
             reason = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
-            yield problem("torchxconfig", f"{path} can't be read, so every torchx command fails: {reason}.")
-            clean = False
+            wrong.append(problem(f"{path} can't be read, so every torchx command fails: {reason}."))
             continue
-        read.append((path, parser))
-        for found in _percents(path, parser):
-            yield found
-            clean = False
-    settings = list(_settings(read))
-    for found in [*_conflicts(read), *_scheduler(settings, schedulers)]:
-        yield found
-        clean = False
-    if clean:
-        names = " and ".join(str(path) for path in files) or "there is none; torchx run needs a component then"
-        yield ok("torchxconfig", f"{names}.")
-
-
-def _percents(path: Path, parser: configparser.RawConfigParser) -> Iterator[Finding]:
-    """Yield a problem for each bare '%', a syntax error in the interpolation that TorchX applies to whole sections."""
-    interpolation = configparser.BasicInterpolation()
-    for section in parser.sections():
-        fails = _READERS.get(section.split(":")[0], f"every torchx command that reads [{section}] fails")
-        values = dict(parser.items(section))
-        for key, value in values.items():
-            try:
-                interpolation.before_get(parser, section, key, value, values)
-            except configparser.Error:
-                text = f"{path}: the value of {key} in [{section}] holds a '%', so {fails}; write %% for it."
-                yield problem("torchxconfig", text)
-
-
-def _settings(
-    read: list[tuple[Path, configparser.RawConfigParser]],
-) -> Iterator[tuple[Path, str, str, str]]:
-    for path, parser in read:
         for section in parser.sections():
-            for key, value in parser.items(section):
-                yield path, section, key, value
-
-
-def _conflicts(read: list[tuple[Path, configparser.RawConfigParser]]) -> Iterator[Finding]:
-    first: dict[tuple[str, str], tuple[Path, str]] = {}
-    for path, section, key, value in _settings(read):
-        stronger, other = first.setdefault((section, key), (path, value))
-        if other != value:
-            yield warning(
-                "torchxconfig",
-                f"{stronger} says {key} = {other} in [{section}] and wins over {path}, which says {value}; "
-                "take it out of the first if the project's is meant.",
+            try:
+                parser.items(section)  # TorchX, too, interpolates whole sections
+            except configparser.InterpolationError as e:
+                what = f"{path}: the value of {e.option} in [{section}] holds a '%'"
+                wrong.append(problem(f"{what}, so every torchx command that reads it fails; write %% for it."))
+            for key, value in parser.items(section, raw=True):
+                stronger, other = values.setdefault((section, key), (path, value))
+                if other != value:
+                    what = f"{stronger} says {key} = {other} in [{section}] and wins over {path}, which says {value}"
+                    wrong.append(warning(f"{what}; take it out of the first if the project's is meant."))
+    where, named = values.get(("cli:run", "scheduler"), (None, ""))
+    if where is not None and schedulers is not None and named not in schedulers:
+        wrong.append(
+            problem(
+                f"{where}: scheduler = {named} is none that TorchX knows here ({', '.join(schedulers)}); torchx run without "
+                "-s ends with a traceback."
             )
-
-
-def _scheduler(settings: list[tuple[Path, str, str, str]], schedulers: list[str] | None) -> Iterator[Finding]:
-    named = next(((p, v) for p, section, key, v in settings if (section, key) == ("cli:run", "scheduler")), None)
-    if named is not None and schedulers is not None and named[1] not in schedulers:
-        yield problem(
-            "torchxconfig",
-            f"{named[0]}: scheduler = {named[1]} is none that TorchX knows here ({', '.join(schedulers)}); torchx run "
-            "without -s ends with a traceback.",
         )
+    names = " and ".join(map(str, files)) or "No .torchxconfig: torchx run needs a component then"
+    yield from wrong or [ok(f"{names}.")]

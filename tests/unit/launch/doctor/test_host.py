@@ -46,14 +46,14 @@ def test_a_file_server_with_another_clock(ours: float, said: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("limits", "level", "said"),
     [
-        ((1024, 4096), "ok", "At most 1024"),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "No limit"),
+        ((1024, 4096), "ok", "At most 1024 open files"),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "No limit of open files"),
         ((256, 4096), "warning", "ulimit -n 1024"),
         ((256, 512), "warning", "the hard limit is 512"),
     ],
 )
 def test_limits(limits: tuple[int, int], level: str, said: str) -> None:
-    check(limit_finding("open files", limits, 1024, "ulimit -n"), level, said)
+    check(limit_finding("open files", limits, "ulimit -n"), level, said)
 
 
 def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

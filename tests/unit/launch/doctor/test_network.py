@@ -1,4 +1,4 @@
-"""Ports, names and the lighthouse, with real sockets."""
+"""Names and the lighthouse, with real sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.launch.doctor.findings import check
 from tests.unit.rpc.support import lighthouse
 from tests.util import scaled, write_secret
 from torchft_x.launch.doctor import network
-from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding, reverse_finding
+from torchft_x.launch.doctor.network import check_lighthouse, name_finding, reverse_finding
 from torchft_x.launch.doctor.runner import Case, Finding
 from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.standby import StandbyServer
@@ -25,11 +25,6 @@ def case(given: str | None = None, run_dir: Path | None = None, **environ: str) 
 def poll(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Finding:
     (found,) = check_lighthouse(case(given, run_dir, **environ))
     return found
-
-
-def test_ports_work_here() -> None:
-    (found,) = check_ports(case())
-    check(found, "ok", "IPv4")
 
 
 @pytest.mark.parametrize(
@@ -138,9 +133,10 @@ def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do(monkeypatch: p
     now = [0.0]
     monkeypatch.setattr(network, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def slow(address: str) -> None:
-        now[0] += 2 * network.SLOW_LOOKUP if address == "10.0.0.1" else 0.0
+    def slow(where: tuple[str, int], flags: int) -> None:
+        now[0] += 2 * network.SLOW_LOOKUP if where[0] == "10.0.0.1" else 0.0
 
-    found = reverse_finding(["127.0.0.1", "10.0.0.1"], slow)
+    monkeypatch.setattr(network, "socket", SimpleNamespace(getnameinfo=slow))
+    found = reverse_finding(["127.0.0.1", "10.0.0.1"])
     check(found, "warning", "for 10.0.0.1", "/etc/hosts", "RES_OPTIONS='timeout:1 attempts:1'")
-    assert reverse_finding(["127.0.0.1"], slow).level == "ok"
+    assert reverse_finding(["127.0.0.1"]).level == "ok"

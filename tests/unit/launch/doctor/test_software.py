@@ -12,7 +12,7 @@ import torchft_x
 from tests.unit.launch.doctor.findings import check
 from torchft_x.launch.doctor import software
 from torchft_x.launch.doctor.runner import Case
-from torchft_x.launch.doctor.software import BOUNDS, PYTHON, package_finding, torchx_finding
+from torchft_x.launch.doctor.software import BOUNDS, PYTHON, check_packages
 
 ROOT = Path(__file__).parents[4]
 
@@ -27,39 +27,43 @@ def test_the_bounds_are_those_of_the_project_file() -> None:
     assert f'requires-python = ">={PYTHON[0]}.{PYTHON[1]}"' in text
 
 
+CASE = Case(environ={}, folder=Path("/"), home=Path("/"))
+FINE = {package: least for package, (least, _) in BOUNDS.items()}
+
+
 @pytest.mark.parametrize(
-    ("package", "version", "level"),
+    ("package", "version", "said"),
     [
-        ("torch", "2.13.0+cpu", "ok"),
-        ("torch", "2.11.0a0+git12ab", "ok"),
-        ("torch", "2.10.9", "problem"),
-        ("torch", None, "problem"),
-        ("protobuf", "6.31", "ok"),
-        ("protobuf", "8.0.0", "problem"),
+        ("torch", "2.13.0+cpu", ""),
+        ("torch", "2.11.0a0+git12ab", ""),
+        ("torch", "2.10.9", "pip install 'torch>=2.11'"),
+        ("torch", None, "pip install 'torch>=2.11'"),
+        ("protobuf", "6.31", ""),
+        ("protobuf", "8.0.0", "pip install 'protobuf>=6.31,<8'"),
+        ("torchx", "0.6.0", "pip install 'torchx>=0.7.0'"),
     ],
 )
-def test_versions(package: str, version: str | None, level: str) -> None:
-    found = package_finding(package, {package: version}.get)
-    assert found.level == level
-    if level == "problem":
-        assert f"pip install '{package}>=" in found.text
+def test_versions(package: str, version: str | None, said: str) -> None:
+    *wrong, last = check_packages(CASE, {**FINE, package: version}.get)
+    assert [said in f.text for f in wrong if f.level == "problem"] == ([True] if said else [])
+    assert last.level == "ok"
+    assert (f"{package} {version}" in last.text) != bool(said)
 
 
 @pytest.mark.parametrize(
     ("installed", "level", "said"),
     [
-        ({"torchx": "0.7.0"}, "ok", "stable"),
-        ({"torchx-nightly": "2026.10.26"}, "ok", "nightly"),
+        ({"torchx-nightly": "2026.10.26"}, "ok", "torchx-nightly 2026.10.26"),
         ({"torchx": "0.7.0", "torchx-nightly": "2026.10.26"}, "problem", "both installed"),
-        ({"torchx": "0.6.0"}, "problem", "too old"),
         ({}, "warning", "pip install torchx"),
     ],
 )
 def test_which_line_of_torchx(installed: dict[str, str], level: str, said: str) -> None:
-    check(torchx_finding(installed.get), level, said)
+    first, *_ = check_packages(CASE, {**FINE, "torchx": None, **installed}.get)
+    check(first, level, said)
 
 
 def test_this_python_and_this_package_are_named() -> None:
-    first, second = software.check_python(Case(environ={}, folder=Path("/"), home=Path("/")))
-    assert sys.executable in first.text
-    assert second.text.endswith(f" in {Path(torchft_x.__file__).resolve().parent}.")
+    (found,) = software.check_python(CASE)
+    assert sys.executable in found.text
+    assert found.text.endswith(f" in {Path(torchft_x.__file__).resolve().parent}.")

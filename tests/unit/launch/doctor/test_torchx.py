@@ -8,12 +8,7 @@ import pytest
 
 from tests.unit.launch.doctor.findings import check
 from torchft_x.launch.doctor.runner import Case, Finding
-from torchft_x.launch.doctor.torchx import (
-    component_finding,
-    config_files,
-    config_findings,
-    scheduler_finding,
-)
+from torchft_x.launch.doctor.torchx import config_files, config_findings, plugin_findings
 
 ALL = ["local_docker", "local_cwd", "slurm", "kubernetes"]
 
@@ -31,24 +26,21 @@ def configs(folder: Path, home: str = "", project: str = "") -> list[Finding]:
     return list(config_findings(config_files(case), ALL))
 
 
-def test_schedulers() -> None:
-    assert scheduler_finding(asked(), []).level == "ok"
-    check(
-        scheduler_finding(asked(["mine"]), ["acme"]),
-        "problem",
-        "local_cwd, slurm, kubernetes are hidden by a plugin of acme",
-    )
-    check(scheduler_finding(asked(["mine", *ALL]), ["acme"]), "warning", "the default is mine")
-
-
-def test_components() -> None:
-    assert "./components.py:hsdp" in component_finding(asked(), []).text
-    assert "torchx run ft.hsdp" in component_finding(asked(components=("ft.hsdp", "dist.ddp", "utils.x")), []).text
-    check(
-        component_finding(asked(components=("acme.train",)), ["acme"]),
-        "warning",
-        "dist and utils components are hidden by the components of acme",
-    )
+@pytest.mark.parametrize(
+    ("schedulers", "components", "registered", "level", "said"),
+    [
+        (ALL, ("dist.ddp", "utils.x"), [], "ok", "./components.py:hsdp works in a clone"),
+        (ALL, ("ft.hsdp", "dist.ddp", "utils.x"), [], "ok", "torchx run ft.hsdp works anywhere"),
+        (["mine"], ("dist.ddp", "utils.x"), ["acme"], "problem", "local_cwd, slurm, kubernetes are hidden by a plugin of acme"),
+        (["mine", *ALL], ("dist.ddp", "utils.x"), ["acme"], "warning", "the default is mine"),
+        (ALL, ("acme.train",), [], "warning", "dist and utils components are hidden"),
+    ],
+)  # fmt: skip
+def test_plugins(
+    schedulers: list[str], components: tuple[str, ...], registered: list[str], level: str, said: str
+) -> None:
+    (found,) = plugin_findings(asked(schedulers, components), registered)
+    check(found, level, said)
 
 
 def test_no_file_and_a_good_file_are_fine(tmp_path: Path) -> None:
@@ -74,17 +66,9 @@ def test_two_files_that_differ_and_mistakes(home: str, project: str, level: str,
     check(found, level, said)
 
 
-@pytest.mark.parametrize(
-    ("section", "said"),
-    [
-        ("cli:run", "every torchx command fails"),
-        ("component:x", "every torchx run fails"),
-        ("slurm", "every torchx command that reads [slurm] fails"),
-    ],
-)
-def test_a_percent_is_named_with_its_place(section: str, said: str, tmp_path: Path) -> None:
-    (found,) = configs(tmp_path, project=f"[{section}]\nformat = %H\nfine = 1\n")
-    check(found, "problem", f"the value of format in [{section}] holds a '%', so {said}")
+def test_a_percent_is_named_with_its_place(tmp_path: Path) -> None:
+    (found,) = configs(tmp_path, project="[slurm]\nformat = %H\nfine = 1\n")
+    check(found, "problem", "the value of format in [slurm] holds a '%', so every torchx command that reads it fails")
 
 
 def test_the_variable_names_the_only_file(tmp_path: Path) -> None:
