@@ -28,72 +28,15 @@ from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.keeper import plan, record, upkeep
-from torchft_x.launch.keeper.plan import JobPlan, Process, folder
+from torchft_x.launch.keeper.plan import JobPlan
 from torchft_x.launch.keeper.roles import RoleProcess
-from torchft_x.launch.keeper.upkeep import Outcome, Replica, RestartAt, outcome
+from torchft_x.launch.keeper.upkeep import Outcome, Replica, outcome
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.devices import find_accelerators
-from torchft_x.launch.supervisor.lighthouse import hold_port
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.net import boot_id
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL, POLL_SLOW, TIMING
-
-
-class JobRecordWriter:
-    """Publisher of a job's state. Owns the files job.json and groups.json."""
-
-    def __init__(self, plan: JobPlan) -> None:
-        self._plan = plan  # fixed
-        self._created = time.time()
-        self._keeper = record.pid_of(os.getpid())
-        self._boot = boot_id()
-        self._written: record.JobRecord | None = None
-        self.state, self.reason = "PENDING", ""  # the job's, see `JobRecord`
-        self.answer = ("", "")  # answer to the last request for another number of groups, see `JobRecord.answer`
-
-    def publish(self, processes: Iterable[RoleProcess], groups: int) -> None:
-        """Write job.json if anything has changed. A full disk or a removed directory does not end the job."""
-        mine: dict[str, list[record.ReplicaRecord]] = {role.name: [] for role in self._plan.roles}
-        for process in processes:
-            mine[process.replica.role.name].append(process.record(groups))
-        now = record.JobRecord(
-            app_id=self._plan.app_id,
-            session=self._plan.session,
-            state=self.state,
-            reason=self.reason,
-            run_dir=self._plan.run_dir,
-            log_dir=self._plan.log_dir,
-            host=socket.gethostname(),
-            boot=self._boot,
-            keeper=self._keeper,
-            launcher=self._plan.launcher,
-            created=self._created,
-            updated=0.0,
-            groups=groups,
-            roles=tuple(
-                record.RoleRecord(name=role.name, kind=role.kind, replicas=tuple(mine[role.name]))
-                for role in self._plan.roles
-            ),
-            answer=self.answer,
-        )
-        if now != self._written:
-            with contextlib.suppress(OSError):
-                record.write(dataclasses.replace(now, updated=time.time()))
-                self._written = now
-
-    def tell_groups(self, processes: Iterable[RoleProcess], groups: int) -> None:
-        """Write groups.json for the job's own lighthouse: the wanted groups, and the supervisors that have ended for good."""
-        over = [p.replica for p in processes if p.replica.role.kind == "trainer" and p.replica.over]
-        ended = [SupervisorFinished(r.group, *_end(r), r.node) for r in over]
-        text = render(GroupsChanged(tuple(str(g) for g in range(groups)), tuple(ended)))
-        with contextlib.suppress(OSError):
-            replace_file(folder(self._plan.run_dir) / "groups.json", text)
-
-
-def _end(replica: Replica) -> tuple[int, str]:
-    """Return the code and sentence of a supervisor that has ended for good."""
-    return (0, "") if replica.code == 0 else (1, f"its supervisor has {replica.last_exit}")
 
 
 class Keeper:
@@ -111,8 +54,10 @@ class Keeper:
         self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # wanted number
         self._outcome: Outcome | None = None  # None while the job runs
         self._ending = False  # whether the job ends, so that no process is started
-        self._publisher = JobRecordWriter(what)
-        self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their starts
+        self._created, self._pid = time.time(), record.pid_of(os.getpid())
+        self._state, self._reason = "PENDING", ""  # the job's, see `JobRecord`
+        self._answer = ("", "")  # answer to the last request for another number of groups, see `JobRecord`
+        self._written: record.JobRecord | None = None
         self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
 
     # --- start and end --------------------------------------------------------------------------------------------
@@ -125,7 +70,7 @@ class Keeper:
         if self._plan.launcher is not None:
             self._stops.watch_launcher(self._plan.launcher, 128 + signal.SIGTERM)
         (self._folder / "attempts").mkdir(exist_ok=True)
-        self._publisher.publish(self._processes.values(), self._groups)
+        self._publish()
         self._events.emit("start")
         try:
             try:
@@ -134,19 +79,17 @@ class Keeper:
             except ConfigError as e:
                 self._outcome = Outcome("FAILED", str(e))
             self._say(f"the job is over: {self._outcome.state}. {self._outcome.reason}".rstrip())
-            self._publisher.reason = self._outcome.reason  # its state is set once all processes have ended
+            self._reason = self._outcome.reason  # its state is set once all processes have ended
             self._wind_down(self._outcome)
         finally:
             self._ending = True
             self._take(process_tree.kill_descendants())
             for process in (*self._processes.values(), *self._left):
                 process.streams.close()
-            for port in self._ports:
-                port.close()
             if self._outcome is None:
                 self._outcome = Outcome("FAILED", f"The keeper has failed; its own words are in {self._folder}.")
-            self._publisher.state, self._publisher.reason = self._outcome.state, self._outcome.reason
-            self._publisher.publish(self._processes.values(), self._groups)
+            self._state, self._reason = self._outcome.state, self._outcome.reason
+            self._publish()
             code = 0 if self._outcome.state == "SUCCEEDED" else 1
             self._events.emit("exit", code=code, reason=self._outcome.reason or None)
             self._events.close()
@@ -156,23 +99,12 @@ class Keeper:
         """Start all processes of the plan. Raise `ConfigError` on a failure; the caller must then kill those that run."""
         for role in self._plan.roles:
             for number, how in enumerate(role.replicas):
-                replica = Replica(role, number)
-                self._processes[role.name, number] = RoleProcess(replica, self._plan, how, self._extra(replica, how))
-        self._publisher.tell_groups(self._processes.values(), self._groups)
+                self._processes[role.name, number] = RoleProcess(Replica(role, number), self._plan, how)
+        self._write_groups()
         for process in self._processes.values():
             process.start(time.monotonic(), self._groups)
-        self._publisher.state = "RUNNING"
-        self._publisher.publish(self._processes.values(), self._groups)
-
-    def _extra(self, replica: Replica, how: Process) -> list[str]:
-        """Return a lighthouse's extra arguments: a port that it keeps, and the file with the job's groups."""
-        if replica.role.kind != "lighthouse":
-            return []
-        any_port = [] if "--bind" in how.args else ["--bind", "[::]:0"]
-        words, held = hold_port([*how.args, *any_port])
-        self._ports += [held] if held is not None else []
-        extra = words[len(how.args) + len(any_port) :]
-        return [*extra, "--groups_file", str(self._folder / "groups.json")] if self._plan.own_lighthouse else extra
+        self._state = "RUNNING"
+        self._publish()
 
     def _keep(self) -> Outcome:
         while True:
@@ -194,7 +126,7 @@ class Keeper:
 
     def _turn(self, seconds: float) -> None:
         """Publish the job's state, sleep until there is work, pass on output, and collect ended processes."""
-        self._publisher.publish(self._processes.values(), self._groups)
+        self._publish()
         everybody = [*self._processes.values(), *self._left]
         fds = [fd for p in everybody for fd in p.streams.fds()]
         pidfds = [p.pidfd for p in everybody if p.pid is not None]
@@ -229,19 +161,20 @@ class Keeper:
     def _after(self, process: RoleProcess, code: int) -> None:
         process.streams.pump()
         replica = process.replica
-        decision = replica.ended(code, time.monotonic())
-        if self._ending and isinstance(decision, RestartAt):
+        sentence = replica.ended(code, time.monotonic())
+        if self._ending and replica.due is not None:
             replica.due, replica.over = None, True
             return
-        if decision.sentence:
-            said = f"torchft_x: {decision.sentence}"
-            process.streams.say(log_lines.line(said, environ=process.environ, role=replica.role.name))
-            self._say(decision.sentence)
-        if isinstance(decision, RestartAt):
-            delay = max(0.0, decision.due - time.monotonic())
-            self._events.emit("restart", group=replica.group or None, delay=delay, reason=decision.sentence)
+        if sentence:
+            process.streams.say(
+                log_lines.line(f"torchft_x: {sentence}", environ=process.environ, role=replica.role.name)
+            )
+            self._say(sentence)
+        if replica.due is not None:
+            delay = max(0.0, replica.due - time.monotonic())
+            self._events.emit("restart", group=replica.group or None, delay=delay, reason=sentence)
         elif replica.group and not self._ending:
-            self._publisher.tell_groups(self._processes.values(), self._groups)
+            self._write_groups()
         if process in self._left:
             self._left.remove(process)
             process.streams.close()
@@ -300,9 +233,9 @@ class Keeper:
             return
         try:
             self._have(wanted)
-            self._publisher.answer = (ticket, "")
+            self._answer = (ticket, "")
         except TorchftXError as e:
-            self._publisher.answer = (ticket, str(e))
+            self._answer = (ticket, str(e))
 
     def _have(self, wanted: int) -> None:
         """Change the number of groups. Raise `ConfigError`, without any change, if the job can't have so many."""
@@ -326,7 +259,7 @@ class Keeper:
             assert role.template is not None
             how = dataclasses.replace(role.template, env={**role.template.env, **variables})
             self._processes[role.name, number] = RoleProcess(Replica(role, number), self._plan, how)
-        self._publisher.tell_groups(self._processes.values(), self._groups)  # before groups start or stop
+        self._write_groups()  # before groups start or stop
         for number in new:
             self._processes[role.name, number].start(time.monotonic(), wanted)
         for process in go:
@@ -336,6 +269,47 @@ class Keeper:
                 process.streams.close()
         self._events.emit("scale", groups=wanted)
         self._say(f"the job has {wanted} groups now")
+
+    # --- its files -----------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Write job.json if anything has changed. A full disk or a removed directory does not end the job."""
+        mine: dict[str, list[record.ReplicaRecord]] = {role.name: [] for role in self._plan.roles}
+        for process in self._processes.values():
+            mine[process.replica.role.name].append(process.record(self._groups))
+        now = record.JobRecord(
+            app_id=self._plan.app_id,
+            session=self._plan.session,
+            state=self._state,
+            reason=self._reason,
+            run_dir=self._plan.run_dir,
+            log_dir=self._plan.log_dir,
+            host=socket.gethostname(),
+            boot=boot_id(),
+            keeper=self._pid,
+            launcher=self._plan.launcher,
+            created=self._created,
+            updated=0.0,
+            groups=self._groups,
+            roles=tuple(
+                record.RoleRecord(name=role.name, kind=role.kind, replicas=tuple(mine[role.name]))
+                for role in self._plan.roles
+            ),
+            answer=self._answer,
+        )
+        if now != self._written:
+            with contextlib.suppress(OSError):
+                record.write(dataclasses.replace(now, updated=time.time()))
+                self._written = now
+
+    def _write_groups(self) -> None:
+        """Write groups.json for the job's own lighthouse: the wanted groups, and the supervisors that have ended for good."""
+        over = [p.replica for p in self._processes.values() if p.replica.role.kind == "trainer" and p.replica.over]
+        ends = ((0, "") if r.code == 0 else (1, f"its supervisor has {r.last_exit}") for r in over)
+        ended = [SupervisorFinished(r.group, *end, r.node) for r, end in zip(over, ends, strict=True)]
+        with contextlib.suppress(OSError):
+            groups = GroupsChanged(tuple(map(str, range(self._groups))), tuple(ended))
+            replace_file(self._folder / "groups.json", render(groups))
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the reader is gone, or the disk is full

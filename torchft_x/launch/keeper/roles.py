@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from torchft_x import env
@@ -26,11 +26,9 @@ from torchft_x.launch.workers import attempts_file
 class RoleProcess:
     """Process of one replica, restarted as needed. Owns the replica's output over all its processes."""
 
-    def __init__(self, replica: Replica, plan: JobPlan, how: Process, extra: Sequence[str] = ()) -> None:
-        """`extra` are arguments for this replica, appended to the role's."""
+    def __init__(self, replica: Replica, plan: JobPlan, how: Process) -> None:
         self.replica = replica
         self._how = how
-        self._extra = tuple(extra)
         self._plan = plan
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
         self._attempts = folder(plan.run_dir) / "attempts" / f"{replica.role.name}-{replica.number}"
@@ -49,12 +47,14 @@ class RoleProcess:
             set_option(words, "--groups", str(groups))
         if kind == "lighthouse" and starts:
             set_option(words, "--attempt", str(starts))  # groups may know an earlier lighthouse
+        if kind == "lighthouse" and self._plan.own_lighthouse:
+            set_option(words, "--groups_file", str(folder(self._plan.run_dir) / "groups.json"))
         if kind:
             set_option(words, "--launcher_pid", str(os.getpid()))
             set_option(words, "--attempts_file", str(self._attempts))
             if option(words, "--no_restart_code") is None:  # any other code: an end from outside, not reported
                 set_option(words, "--no_restart_code", "1")
-        return [*words, *self._extra]
+        return words
 
     @property
     def environ(self) -> dict[str, str]:

@@ -31,22 +31,6 @@ _WORDS = (0, 1, 2)  # final exit codes of a supervisor
 
 
 @dataclass(frozen=True)
-class RestartAt:
-    """Decision to restart the process at `due` (monotonic seconds)."""
-
-    due: float
-    sentence: str
-
-
-@dataclass(frozen=True)
-class NotRestarted:
-    """Decision not to restart the process."""
-
-    sentence: str
-    """Reason for people; '' if it ended well or was told to leave."""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Final state of the job, and the reason."""
 
@@ -91,37 +75,37 @@ class Replica:
     def started(self, now: float) -> None:
         self.began, self.due, self.code = now, None, None
 
-    def ended(self, code: int, now: float) -> RestartAt | NotRestarted:
-        """Decide on a restart after the process ended at `now` (monotonic seconds). `code` is the exit code or -signal."""
+    def ended(self, code: int, now: float) -> str:
+        """Decide on a restart (`due`, else `over`) after the process ended at `now` (monotonic seconds).
+
+        `code` is the exit code or -signal. Return a sentence for people; '' if it ended well or was told to leave.
+        """
         self.code = code
         how = f"killed by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        was = f"{self._who} {'was' if code < 0 else 'has'} {how}"
         self.last_exit = "" if code == 0 else how
         if self.leaving or not self.role.kind or code in _WORDS:
             self.over = True
-            return NotRestarted(
-                "" if code == 0 or self.leaving else f"{self._who} has {how}" if code > 0 else f"{self._who} was {how}"
-            )
+            return "" if code == 0 or self.leaving else was
         own = -code in OWN_FAULTS if code < 0 else code != 128 + signal.SIGTERM
         uptime = now - self.began
         end = AttemptEnd(False, code, how, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
         decision = self._restarts.ended(end, now)
         if isinstance(decision, GiveUp):
             self.over = True
-            return NotRestarted(f"{self._who} is given up: {decision.sentence}")
+            return f"{self._who} is given up: {decision.sentence}"
         self.starts += 1
         self.due = now + decision.pause
         pause = f" in {decision.pause:g} s" if decision.pause else ""
-        was = "was " if code < 0 else "has "
-        return RestartAt(self.due, f"{self._who} {was}{how} after {uptime:.1f} s; it is started again{pause}")
+        return f"{was} after {uptime:.1f} s; it is started again{pause}"
 
     @property
     def _who(self) -> str:
         """Name of its process for people."""
-        if not self.role.kind:
-            return self.name
-        if self.role.kind == "lighthouse":
+        kind = self.role.kind
+        if kind == "lighthouse":
             return f"the {self.name}'s own process"
-        return f"the supervisor of {self.name}" if self.role.kind == "trainer" else f"the supervisor of the {self.name}"
+        return f"the supervisor of {'' if kind == 'trainer' else 'the '}{self.name}" if kind else self.name
 
     @property
     def state(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper import upkeep
 from torchft_x.launch.keeper.plan import JobPlan, Process, RolePlan
-from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, NotRestarted, Outcome, Replica, RestartAt, outcome
+from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, Outcome, Replica, outcome
 from torchft_x.launch.process.devices import Machine
 
 KILLED = -signal.SIGKILL
@@ -34,9 +34,8 @@ def running(kind: str, number: int = 0, **options: int) -> Replica:
 def test_a_supervisor_that_somebody_else_has_ended_is_started_again(kind: str, code: int) -> None:
     replica = running(kind)
     again = replica.ended(code, 100.0)
-    assert isinstance(again, RestartAt)
-    assert (again.due, replica.state, replica.starts) == (100.0, "PENDING", 1)
-    assert "after 100.0 s; it is started again" in again.sentence
+    assert (replica.due, replica.state, replica.starts) == (100.0, "PENDING", 1)
+    assert "after 100.0 s; it is started again" in again
     replica.started(100.0)
     assert replica.state == "RUNNING"
 
@@ -50,20 +49,20 @@ def test_what_it_says_itself_is_final_and_what_isnt_ours_is_never_started_again(
 ) -> None:
     for code in codes:
         replica = running(kind)
-        over = replica.ended(code, 1.0)
-        assert isinstance(over, NotRestarted)
+        sentence = replica.ended(code, 1.0)
+        assert replica.over
         assert replica.state == ("FAILED" if code else "SUCCEEDED")
-        assert bool(over.sentence) == bool(code)
+        assert bool(sentence) == bool(code)
 
 
 def test_the_budget_is_the_roles() -> None:
     replica = running("trainer", max_restarts=3)
     for k in range(3):
-        assert isinstance(replica.ended(KILLED, 100.0 * k), RestartAt)
-    over = replica.ended(KILLED, 400.0)
-    assert isinstance(over, NotRestarted)
-    assert over.sentence.startswith("the supervisor of group 0 is given up: killed by SIGKILL")
-    assert "3 restarts within" in over.sentence
+        replica.ended(KILLED, 100.0 * k)
+        assert not replica.over
+    sentence = replica.ended(KILLED, 400.0)
+    assert sentence.startswith("the supervisor of group 0 is given up: killed by SIGKILL")
+    assert "3 restarts within" in sentence
     assert replica.state == "FAILED"
 
 
@@ -71,31 +70,33 @@ def test_kills_in_a_row_are_held_back_more_and_more() -> None:
     replica = running("trainer")
     pauses = []
     for _ in range(6):
-        again = replica.ended(KILLED, 1.0)
-        assert isinstance(again, RestartAt)
-        pauses.append(again.due - 1.0)
+        replica.ended(KILLED, 1.0)
+        pauses.append(replica.due - 1.0)
         replica.started(0.9)
     assert pauses == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 def test_crashes_of_its_own_are_given_up() -> None:
     replica = running("trainer")
-    assert isinstance(replica.ended(70, 1.0), RestartAt)
-    assert isinstance(replica.ended(-signal.SIGSEGV, 1.0), RestartAt)
-    assert isinstance(replica.ended(70, 1.0), NotRestarted)
+    over = []
+    for code in (70, -signal.SIGSEGV, 70):
+        replica.ended(code, 1.0)
+        over.append(replica.over)
+    assert over == [False, False, True]
 
 
 def test_a_lighthouses_budget_is_its_own() -> None:
     replica = running("lighthouse", max_restarts=0)
     for k in range(LIGHTHOUSE_RULES.max_restarts):
-        assert isinstance(replica.ended(KILLED, 50.0 * k), RestartAt)
+        replica.ended(KILLED, 50.0 * k)
+        assert not replica.over
 
 
 def test_whoever_was_told_to_go_is_not_started_again() -> None:
     replica = running("trainer")
     replica.leaving = True
-    assert replica.ended(TERMINATED, 1.0) == NotRestarted("")
-    assert replica.state == "CANCELLED"
+    assert replica.ended(TERMINATED, 1.0) == ""
+    assert (replica.over, replica.state) == (True, "CANCELLED")
 
 
 def test_names() -> None:
