@@ -4,5 +4,5 @@
 * `group`, `lighthouse`, `sidecar`: the three kinds.
 * `coordination`: starts a group's attempts, from its one supervisor or from all its nodes together.
 * `config`: a supervisor's settings, and the workers' environment made from them. `locate`: finds the lighthouse and
-  connects to it. `requests`: requests to stop, and a person's orders for the group.
+  connects to it. `requests`: requests to stop.
 """

@@ -29,7 +29,7 @@ from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartPolicy
 from torchft_x.launch.supervisor.config import BaseConfig
 from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator, Reports
-from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over, watch_fence
+from torchft_x.launch.supervisor.requests import Stop, StopRequests, grace_is_over, watch_fence
 from torchft_x.launch.workers import attempts_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.probe_worker import SCRATCH
@@ -56,7 +56,9 @@ class BaseSupervisor:
         self._reports: Reports | None = None  # None until the lighthouse is found
         self._found: FoundLighthouse | None = None
         self._stops = StopRequests(config.launcher.alive)
-        self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
+        # A person's newest orders. Each is set by the client's thread in one assignment, and read on the main thread.
+        self._rests = False  # whether the group is drained, so that no attempt may run
+        self._kill = ("", "")  # token of the attempt to kill, and the reason
         self._announced = False  # whether the reason for stopping has been logged
         self._attempts: Attempts | None = None  # None until the lighthouse is found
         self._attempt: Attempt | None = None  # the running attempt; None between attempts
@@ -152,7 +154,7 @@ class BaseSupervisor:
         """Run one attempt after the other, and return the reason and exit code with which the group ends."""
         assert self._attempts is not None
         while True:
-            if self._orders.rests:
+            if self._rests:
                 self._rest()
             end = self._live(self._attempts) if self._stops.first is None else None
             if end is not None and end.ok:
@@ -160,7 +162,7 @@ class BaseSupervisor:
             if self._stops.first is not None:
                 return self._stops.first
             assert end is not None  # only a request to stop leaves the end of an attempt unknown
-            if end.asked and not self._orders.rests:
+            if end.asked and not self._rests:
                 self._say(f"{self.config.whole} was {end.reason} after {end.uptime:.1f} s; it is started again")
                 self._events.emit("restart", attempt=self._number + 1, delay=0.0, reason=end.reason)
             elif self._attempts.decides and not end.asked:
@@ -169,12 +171,20 @@ class BaseSupervisor:
                     return over
             self._number += 1
 
+    def _on_order(self, kind: str, attempt_token: str, sentence: str) -> None:
+        """Take a person's order, on the client's thread. Ignore a kind that this version does not know."""
+        if kind == "kill":
+            self._kill = (attempt_token, sentence)
+        elif kind in ("drain", "resume"):
+            self._rests = kind == "drain"
+        self._stops.wake()
+
     def _rest(self) -> None:
         """Report that the group is drained, and wait until it is resumed or must stop."""
         assert self._reports is not None
         self._reports.rests(True)
         self._say(f"{self.config.whole} rests, as it was asked to; `torchft_x resume` starts it again")
-        self._stops.wait(lambda: not self._orders.rests, math.inf)
+        self._stops.wait(lambda: not self._rests, math.inf)
         if self._stops.first is None:
             self._reports.rests(False)
             self._say(f"{self.config.whole} is resumed")
@@ -243,18 +253,16 @@ class BaseSupervisor:
             if end is not None:
                 return _drained(end) if drained is not None and told is None else end
             halt = attempt.halt()
-            if halt is not None:
-                attempts.halted(started, *halt)
             self._on_turn(attempt, started, halt)
             leaves = told is not None or drained is not None
             why = self._why_end(started)
             if why and not leaves and not attempt.has_finished:
                 return replace(attempt.kill(), ok=False, code=-signal.SIGKILL, reason=why, own_doing=False)
-            asked = self._orders.why_kill(started.attempt_token)
-            if asked and told is None and not attempt.has_finished:
+            token, asked = self._kill
+            if token == started.attempt_token and told is None and not attempt.has_finished:
                 end = replace(attempt.kill(), asked=True)
                 return replace(end, ok=False, code=-signal.SIGKILL, reason=asked, own_doing=False)
-            if self._orders.rests and not leaves and not attempt.has_finished:
+            if self._rests and not leaves and not attempt.has_finished:
                 drained = time.monotonic()
                 self._say(f"{self.config.whole} is asked to leave at its next step boundary, and to rest")
                 attempt.terminate()

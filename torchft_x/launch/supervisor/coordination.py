@@ -39,11 +39,7 @@ class Attempts:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports  # to the lighthouse
-
-    @property
-    def decides(self) -> bool:
-        """Whether this supervisor decides if the group is restarted."""
-        return True
+        self.decides = True  # whether this supervisor decides if the group is restarted
 
     def begin(self, attempt: int) -> StartedAttempt | None:
         """Return the next attempt, whose number is `attempt` or later, or None after a request to stop."""
@@ -54,10 +50,6 @@ class Attempts:
     def is_over(self, started: StartedAttempt) -> bool:
         """Return whether this node's part of the attempt must be killed at once."""
         return False
-
-    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
-        """Report the worker `who` as stopped (SIGSTOP, debugger) for so many seconds. An empty `who`: no worker is stopped now."""
-        self._reports.halted(started.attempt_token, who, seconds)
 
     def finished(self, started: StartedAttempt) -> None:
         """Report that all workers of this node exited with 0, while the store still serves the other nodes."""
@@ -87,6 +79,7 @@ class MultiNode(Attempts):
     ) -> None:
         super().__init__(reports)
         self._config = config  # fixed
+        self.decides = config.node == 0
         self._host = host
         self._stops = stops
         self._say = say
@@ -96,10 +89,6 @@ class MultiNode(Attempts):
         self._begun: StartedAttempt | None = None  # newest order to start an attempt
         self._over: dict[str, tuple[int, str]] = {}  # token -> exit code and reason, for the newest attempt only
         reports.on_attempt(self._on_begin, self._on_over)
-
-    @property
-    def decides(self) -> bool:
-        return self._config.node == 0
 
     def begin(self, attempt: int) -> StartedAttempt | None:
         self._begun = None

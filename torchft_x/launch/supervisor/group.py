@@ -115,6 +115,8 @@ class Supervisor(BaseSupervisor):
     # --- explanations of deaths and hangs (workers/collector.py) ------------------------------------------------------
 
     def _on_turn(self, attempt: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
+        if halt is not None and self._reports is not None:
+            self._reports.halted(started.attempt_token, *halt)
         if self._watched is None:
             return
         incident = incident_of(attempt, started.attempt_token)
@@ -192,7 +194,7 @@ class Supervisor(BaseSupervisor):
     def _make_attempts(self, reports: Reports) -> Attempts:
         config = self.config
         reports.on_number(self._on_number)
-        reports.on_order(self._orders.take)
+        reports.on_order(self._on_order)
         if config.nodes == 1:
             # Unreported, the others would wait for leases: the group might yet finish the job (R21).
             for end in self._report.ends:

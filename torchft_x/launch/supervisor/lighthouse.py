@@ -270,7 +270,8 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
         claim_folder(run_dir, _job())
         added += ["--lease_dir", str(folder_of_several(run_dir))]
     if "--bind" not in argv:  # a local job shares its host's ports with other jobs
-        added += ["--bind", f"[::]:{0 if local else _port()}"]
+        _, expected = env.read_lighthouse_at() or ("", _PORT)
+        added += ["--bind", f"[::]:{0 if local else expected}"]
     if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
@@ -305,30 +306,3 @@ def _job() -> str:
     if handle.startswith("slurm_ft:"):  # each lighthouse is a Slurm job of its own, and only this job has the handle
         return handle
     return f"{handle} {env.read(env.SLURM_JOB_ID) or ''}"
-
-
-def _port() -> int:
-    """Return the port that the other roles expect, or 0 (any port) if that one is taken on this host."""
-    at = env.read_lighthouse_at()
-    port = _PORT if at is None else at[1]
-    if port == 0 or _is_free(port):
-        return port
-    log_lines.write(
-        f"torchft_x lighthouse: port {port} is taken on this host; another one is used, which only the address file in "
-        "the run directory tells. Roles that don't share that directory will not find it: choose another --run_dir "
-        "(the port follows from it).",
-        sys.stderr,
-    )
-    return 0
-
-
-def _is_free(port: int) -> bool:
-    host = net.any_host()
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have just ended don't matter
-        try:
-            s.bind((host, port))
-            s.listen(1)
-        except OSError:
-            return False
-    return True

@@ -1,7 +1,6 @@
-"""Requests to a supervisor: to stop, and a person's orders for its group. Both end the main thread's sleep.
+"""Requests to a supervisor to stop, which end the main thread's sleep.
 
-Requests to stop come from signals, from the lighthouse, from the launcher's death, and from the supervisor itself; the first
-counts. A person's orders come through the lighthouse (core/job/orders.py).
+They come from signals, from the lighthouse, from the launcher's death, and from the supervisor itself; the first counts.
 
 A fence file holds the name of the newest of several starts of a supervisor, written by the launcher at that start. A launcher
 that starts a supervisor elsewhere can't always stop the earlier one, which may run on behind a broken network. When the
@@ -116,31 +115,6 @@ class StopRequests:
                 return True
             self.sleep(until - time.monotonic())
         return self.first is None and condition()
-
-
-class TakenOrders:
-    """A person's newest orders for the group. Set by the client's thread, each in one assignment; read on the main thread.
-
-    `wake` ends the main thread's sleep.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.rests = False  # whether the group is drained, so that no attempt may run
-        self._kill = ("", "")  # token of the attempt to kill, and the reason
-        self._wake = wake
-
-    def take(self, kind: str, attempt_token: str, sentence: str) -> None:
-        """Take an order, on the client's thread. Ignore a kind that this version does not know."""
-        if kind == "kill":
-            self._kill = (attempt_token, sentence)
-        elif kind in ("drain", "resume"):
-            self.rests = kind == "drain"
-        self._wake()
-
-    def why_kill(self, attempt_token: str) -> str:
-        """Return the reason for which this attempt must be killed, or '' if there is no such order."""
-        asked, sentence = self._kill
-        return sentence if asked and asked == attempt_token else ""
 
 
 def superseded(file: Path, mine: str) -> bool:

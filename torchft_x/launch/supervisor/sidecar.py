@@ -8,7 +8,6 @@ A program that exits with 0 is done and is not restarted.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, attempt_environment
 from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import Reports, connector
-from torchft_x.launch.workers.attempt import AttemptSpec
+from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.timing import TIMING
 
 
@@ -46,27 +45,6 @@ class SidecarConfig(BaseConfig):
         return f"sidecar {self.sidecar}"
 
 
-class Accompanied(Attempts):
-    """Attempts of a sidecar, one after the other, until the lighthouse has been away for longer than `patience`."""
-
-    def __init__(self, config: SidecarConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
-        super().__init__(reports)
-        self._config = config  # fixed
-        self._job_is_over = job_is_over
-
-    def is_over(self, started: StartedAttempt) -> bool:
-        if self._reports.away() > self._config.patience:
-            self._job_is_over(f"the lighthouse has been away for {self._config.patience:g} s: the job counts as over")
-        return False  # the sidecar ends by that request to stop, with its grace
-
-    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
-        pass  # no group waits for a sidecar
-
-    def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd:
-        """Return the attempt's end, with progress if it ran for `rules.quick` seconds: a sidecar commits no steps."""
-        return replace(end, progress=end.uptime >= self._config.rules.quick)
-
-
 class Sidecar(BaseSupervisor):
     """Supervisor of one sidecar."""
 
@@ -83,7 +61,17 @@ class Sidecar(BaseSupervisor):
         return {"sidecar": self.config.sidecar}
 
     def _make_attempts(self, reports: Reports) -> Attempts:
-        return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
+        return Attempts(reports)
+
+    def _on_turn(self, attempt: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
+        patience = self.config.patience
+        if self._reports is not None and self._reports.away() > patience:
+            self._stops.request(0, f"the lighthouse has been away for {patience:g} s: the job counts as over")
+
+    def _live(self, attempts: Attempts) -> AttemptEnd | None:
+        """Run one attempt. It made progress if it ran for `rules.quick` seconds: a sidecar commits no steps."""
+        end = super()._live(attempts)
+        return None if end is None else replace(end, progress=end.uptime >= self.config.rules.quick)
 
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config

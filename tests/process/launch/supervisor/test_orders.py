@@ -8,7 +8,6 @@ from collections.abc import Callable
 from tests.process.launch.driven import SLEEPER, Driven, drive
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.requests import TakenOrders
 from torchft_x.observe.events import read_events
 
 __all__ = ["drive"]  # a fixture
@@ -31,21 +30,6 @@ def order(run: Driven, kind: str, token: str = ".") -> None:
 
 def newest_attempt(run: Driven) -> str:
     return str(run.reports("started")[-1]["attempt_token"])
-
-
-def test_a_kill_is_for_one_attempt() -> None:
-    woken: list[int] = []
-    orders = TakenOrders(lambda: woken.append(1))
-    orders.take("kill", "x", "killed by request")
-    assert (orders.why_kill("x"), orders.why_kill("y"), orders.why_kill("")) == ("killed by request", "", "")
-    orders.take("kill", "", "of nobody")
-    assert orders.why_kill("") == ""
-    orders.take("drain", "", "")
-    assert orders.rests
-    orders.take("dance", "", "")
-    assert orders.rests
-    orders.take("resume", "", "")
-    assert (orders.rests, len(woken)) == (False, 5)
 
 
 def test_a_kill_ends_an_attempt_and_costs_no_restart(drive: Callable[..., Driven]) -> None:

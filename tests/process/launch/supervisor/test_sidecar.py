@@ -15,8 +15,9 @@ from tests.unit.rpc.support import reporting
 from tests.util import scaled, wait_for
 from torchft_x.env import TIME_SCALE
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.coordination import StartedAttempt
-from torchft_x.launch.supervisor.sidecar import Accompanied, SidecarConfig
+from torchft_x.launch.supervisor.locate import connector
+from torchft_x.launch.supervisor.requests import Stop
+from torchft_x.launch.supervisor.sidecar import Sidecar, SidecarConfig
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.supervisor_client import SupervisorClient
 
@@ -165,9 +166,10 @@ def test_a_lighthouse_that_stays_away_is_the_end_of_the_job() -> None:
         def away(self) -> float:
             return self.seconds
 
-    reports, said = Away(), []
     config = SidecarConfig(sidecar="eval", command=("x",), patience=600.0)
-    attempts = Accompanied(config, reports, said.append)  # type: ignore[arg-type]
+    sidecar, ends = Sidecar(config, connector("", sidecar="eval")), []
+    sidecar._reports = reports = Away()  # type: ignore[assignment]
     for reports.seconds in (0.0, 599.0, 601.0):
-        assert not attempts.is_over(StartedAttempt(0, "attempt"))
-    assert said == ["the lighthouse has been away for 600 s: the job counts as over"]
+        sidecar._on_turn(None, None, None)  # type: ignore[arg-type]
+        ends.append(sidecar._stops.first)
+    assert ends == [None, None, Stop(0, "the lighthouse has been away for 600 s: the job counts as over")]
