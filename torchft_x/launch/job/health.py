@@ -6,7 +6,6 @@ Its lines are the name of a part's start and the reason. slurm_ft excludes these
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -79,12 +78,3 @@ def report_unhealthy(folder: Path, node: str, start: str, sentence: str) -> None
     (folder / UNHEALTHY).mkdir(exist_ok=True)
     with (folder / UNHEALTHY / node).open("a", encoding="utf-8") as f:
         f.write(f"{start} {sentence}\n")
-
-
-def unhealthy_nodes(folder: Path) -> dict[str, str]:
-    """Return the nodes that the job must not use, each with the first reason (a clause)."""
-    found = {}
-    for path in sorted((folder / UNHEALTHY).glob("*")):
-        with contextlib.suppress(OSError):
-            found[path.name] = path.read_text("utf-8", "replace").partition("\n")[0].partition(" ")[2]
-    return found

@@ -23,15 +23,17 @@ _RETRIES = 10  # restarts of an app without trainers, whose component gives no n
 
 @dataclass(frozen=True, kw_only=True)
 class RoleRequest:
-    """Request for one role: its batch script and its number of parts."""
+    """Request for one role: its batch script and its parts."""
 
     spec: RoleScript
     text: str
     """Batch script, without the values that `script.submission` adds."""
-    parts: int
-    """Number of parts: a trainer's groups, or another role's replicas."""
-    sizes: tuple[str, ...]
-    """Workers of each group of a trainer whose groups differ; () if all are equal. Equal groups share an array."""
+    arrays: tuple[list[int], ...]
+    """Numbers of the parts, a trainer's groups or another role's replicas, by array. Groups of one size share an array."""
+
+    @property
+    def parts(self) -> int:
+        return sum(map(len, self.arrays))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Request:
         shown = []
         for role in self.roles:
             after = ["TRAINER_0"] if role.spec.kind == "sidecar" else []
-            for numbers in arrays(role):
+            for numbers in role.arrays:
                 shown.append(f"# --- sbatch --parsable < {role.spec.role}\n{self.text(role, numbers, 'TICKET', after)}")
         return "\n".join(shown)
 
@@ -70,14 +72,6 @@ class Request:
             after=after,
             **self.options(role),
         )
-
-
-def arrays(role: RoleRequest) -> list[list[int]]:
-    """Return the numbers of the role's parts, grouped by the arrays in which they are submitted."""
-    found: dict[str, list[int]] = {}
-    for number in range(role.parts):
-        found.setdefault(role.sizes[number] if role.sizes else "", []).append(number)
-    return list(found.values())
 
 
 def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> Request:
@@ -144,8 +138,7 @@ def _role(
         folder=folder,
         nodes=nodes,
         cpus=int(resource.cpu),
-        memory=0 if cfg.get("exclusive") and kind == "trainer" else int(resource.memMB),
-        whole_memory=bool(cfg.get("exclusive")) and kind == "trainer",
+        memory=0 if cfg.get("exclusive") and kind == "trainer" else int(resource.memMB) or -1,
         gpus=0 if cfg.get("gres") or cfg.get("gpus-per-node") else int(resource.gpu),  # Slurm's own options count
         options=tuple(sbatch),
         srun_options=tuple(srun),
@@ -155,10 +148,11 @@ def _role(
         lighthouse_env=beside_env,
     )
     sizes = command[command.index("--workers") + 1].split(",") if kind == "trainer" else []
-    parts = int(role.num_replicas) // nodes if kind == "trainer" else int(role.num_replicas)
-    return RoleRequest(
-        spec=spec, text=script.render(spec), parts=parts, sizes=tuple(sizes) if len(sizes) == parts else ()
-    )
+    parts = int(role.num_replicas) // nodes
+    arrays: dict[str, list[int]] = {}
+    for number in range(parts):
+        arrays.setdefault(sizes[number] if len(sizes) == parts else "", []).append(number)
+    return RoleRequest(spec=spec, text=script.render(spec), arrays=tuple(arrays.values()))
 
 
 def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:

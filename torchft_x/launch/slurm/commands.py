@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import signal
@@ -14,10 +15,10 @@ from torchft_x.launch.job.checks import check_groups
 from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
-from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
+from torchft_x.launch.slurm.submit import read_script, submit_parts
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL_SLOW
 
@@ -44,29 +45,31 @@ def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
     manifest = store.change(
         run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
     )
-    take_back(controller, manifest)
+    ids = set(manifest.jobs)
+    with contextlib.suppress(SlurmError):  # without the queue, cancel the manifest's ids
+        ids |= {row.job for row in controller.rows(app=manifest.app)}  # unconfirmed submissions included
+    if ids:
+        controller.cancel(ids)
     return manifest
 
 
-def resize(run_dir: str, wanted: int) -> tuple[str, int]:
-    """Do the work of `scale`, and return the app id and the former number of groups. Raise as `scale`."""
-    before = sum(not part.gone for part in store.read(run_dir).groups)
-    return scale(run_dir, wanted, Controller()).app, before
+def resize(run_dir: str | Path, wanted: int, controller: Controller | None = None) -> tuple[str, int]:
+    """Change the number of the job's groups. Report new and removed groups to the lighthouse first.
 
-
-def scale(run_dir: str | Path, wanted: int, controller: Controller) -> Manifest:
-    """Change the number of the job's groups to `wanted`. Report new and removed groups to the lighthouse first.
-
-    Raise `ConfigError`, `SlurmError` or `UnreadableError`.
+    Return the app id and the former number. Raise `ConfigError`, `SlurmError` or `UnreadableError`.
     """
+    controller = controller or Controller()
     manifest = store.read(run_dir)
-    rows = controller.rows(app=manifest.app)
-    _check(manifest, rows, wanted)
-    there = [part for part in manifest.groups if not part.gone]
+    _check(manifest, controller.rows(app=manifest.app), wanted)
+    there = sorted((part for part in manifest.groups if not part.gone), key=lambda part: part.number)
     if wanted > len(there):
-        return _grow(controller, manifest, wanted)
-    going = sorted(there, key=lambda part: part.number)[wanted:]
-    return _shrink(controller, manifest, going)
+        _grow(controller, manifest, wanted)
+    else:
+        going = there[wanted:]
+        names = {part.name for part in going}
+        store.tell_groups(store.change(run_dir, lambda now: _gone(now, names)))
+        controller.cancel([part.job for part in going if part.job not in ("", SUBMITTING)])
+    return manifest.app, len(there)
 
 
 def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
@@ -81,7 +84,7 @@ def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
         raise ConfigError("the job is about to end: a group has finished.")
 
 
-def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:
+def _grow(controller: Controller, manifest: Manifest, wanted: int) -> None:
     pattern = manifest.groups[0]
     numbers = [n for n in range(wanted) if (found := manifest.group(str(n))) is None or found.gone]
     fresh = dataclasses.replace(pattern, job="", ticket="", earlier=())
@@ -91,20 +94,12 @@ def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:
     manifest = store.change(manifest.run_dir, lambda now: functools.reduce(Manifest.with_part, new, now))
     store.tell_groups(manifest)
     try:
-        return submit_parts(controller, manifest, new)
+        submit_parts(controller, manifest, new)
     except BaseException:
         names = {part.name for part in new}
         undone = store.change(manifest.run_dir, lambda now: _gone(now, names))
         store.tell_groups(undone)
         raise
-
-
-def _shrink(controller: Controller, manifest: Manifest, going: list[Part]) -> Manifest:
-    names = {part.name for part in going}
-    manifest = store.change(manifest.run_dir, lambda now: _gone(now, names))
-    store.tell_groups(manifest)
-    controller.cancel([part.job for part in going if part.job not in ("", SUBMITTING)])
-    return manifest
 
 
 def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:

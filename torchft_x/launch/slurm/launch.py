@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import commands, options, store
-from torchft_x.launch.slurm.build import Request, arrays
+from torchft_x.launch.slurm.build import Request
 from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.state import part_status
@@ -54,7 +54,7 @@ def _submit(request: Request, controller: Controller) -> Manifest:
     manifest = request.manifest
     for role in request.roles:
         after = tuple(part.job for part in manifest.groups[:1]) if role.spec.kind == "sidecar" else ()
-        for numbers in arrays(role):
+        for numbers in role.arrays:
             chosen = [p for p in manifest.parts if p.role == role.spec.role and p.number in numbers]
             manifest = submit_parts(controller, manifest, chosen, after=after, **request.options(role))
     return manifest
@@ -86,7 +86,7 @@ def check_cluster(request: Request, controller: Controller) -> None:
         )
     for role in request.roles:
         try:
-            controller.test(request.text(role, arrays(role)[0], "test"))
+            controller.test(request.text(role, role.arrays[0], "test"))
         except SlurmError as e:
             if e.uncertain:
                 raise

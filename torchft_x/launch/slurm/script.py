@@ -48,10 +48,8 @@ class RoleScript:
     nodes: int = 1
     cpus: int = 0
     """CPUs per node; 0 for Slurm's default."""
-    memory: int = 0
-    """MB per node; 0 for Slurm's default."""
-    whole_memory: bool = False
-    """Whether the part gets all memory of its nodes, which it shares with no other job."""
+    memory: int = -1
+    """MB per node; 0 for all of its memory, -1 for Slurm's default."""
     gpus: int = 0
     """GPUs per node; 0 to request none."""
     options: tuple[str, ...] = ()
@@ -75,7 +73,7 @@ def render(spec: RoleScript) -> str:
     check_values(spec)
     resources = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes}", "--ntasks-per-node=1"]
     resources += [f"--cpus-per-task={spec.cpus}"] if spec.cpus > 0 else []
-    resources += ["--mem=0"] if spec.whole_memory else [f"--mem={spec.memory}M"] if spec.memory > 0 else []
+    resources += [f"--mem={spec.memory}{'M' if spec.memory else ''}"] if spec.memory >= 0 else []
     resources += [f"--gpus-per-node={spec.gpus}"] if spec.gpus > 0 else []
     files = ["--open-mode=append", f"--output={spec.log_dir}/{spec.role}-%a.%A_%a.slurm.log", f"--chdir={spec.folder}"]
     options = [*resources, "--requeue", "--export=ALL", *files, *spec.options]

@@ -10,12 +10,12 @@ the file when it gives up a group, ``torchft_x scale`` when it changes the numbe
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.health import unhealthy_nodes
+from torchft_x.launch.job.health import UNHEALTHY
 from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 from torchft_x.timing import PATIENCE, POLL
@@ -136,11 +136,15 @@ def lost_groups(run_dir: str | Path) -> dict[str, str]:
 
 
 def unhealthy(run_dir: str | Path) -> dict[str, str]:
-    """Return the nodes that the job must not use, each with the reason (a clause)."""
-    return unhealthy_nodes(folder(run_dir))
+    """Return the nodes that the job must not use, each with the first reason (a clause)."""
+    found = {}
+    for path in sorted((folder(run_dir) / UNHEALTHY).glob("*")):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.read_text("utf-8", "replace").partition("\n")[0].partition(" ")[2]
+    return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(run_dir: str | Path) -> Iterator[None]:
     fd = os.open(folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

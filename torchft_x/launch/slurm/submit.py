@@ -6,6 +6,7 @@ job, the job is found by its ticket.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import time
@@ -17,7 +18,6 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
-from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.script import submission
 from torchft_x.timing import POLL_SLOW
 
@@ -66,42 +66,18 @@ def submit_parts(controller: Controller, manifest: Manifest, parts: Sequence[Par
 
 
 def _submit(controller: Controller, app: str, text: str, ticket: str) -> str:
+    """Submit a script and return the job's id. If the answer was lost, search for the job by its ticket."""
     try:
         return controller.submit(text)
     except SlurmError as e:
-        if not e.uncertain:
-            raise
-        found = find_ticket(controller, app, ticket)
-        if found is None:
-            raise
-        return found
-
-
-def find_ticket(controller: Controller, app: str, ticket: str) -> str | None:
-    """Return the job id of a submission whose answer was lost, or None if no job with the ticket is found in time."""
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(POLL_SLOW)
-        try:
-            found = [row for row in controller.rows(app=app) if row.ticket == ticket]
-        except SlurmError:
-            continue
-        if found:
-            return found[0].array
-    return None
-
-
-def take_back(controller: Controller, manifest: Manifest) -> list[str]:
-    """Cancel all submitted parts of the job, unconfirmed submissions included. Return the ids of their Slurm jobs."""
-    rows: Iterable[Row] = ()
-    try:
-        rows = controller.rows(app=manifest.app)
-    except SlurmError:  # without the queue, cancel the manifest's ids
-        pass
-    ids = {row.job for row in rows} | set(manifest.jobs)
-    if ids:
-        controller.cancel(ids)
-    return sorted(ids)
+        for look in range(_LOOKS if e.uncertain else 0):
+            if look:
+                time.sleep(POLL_SLOW)
+            with contextlib.suppress(SlurmError):
+                for row in controller.rows(app=app):
+                    if row.ticket == ticket:
+                        return row.array
+        raise
 
 
 def read_script(path: str) -> str:

@@ -11,7 +11,6 @@ import pytest
 
 from tests.unit.launch.slurm.made import directives, request, spec
 from torchft_x.launch.slurm import script
-from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.script import FENCE, REPLICA, render, submission
 
 
@@ -27,7 +26,7 @@ def run(text: str, folder: Path, srun: str, number: int, **variables: str) -> su
 
 def test_identical_groups_are_one_array_which_brings_the_lighthouse_along() -> None:
     found = request()
-    assert [(role.spec.role, arrays(role)) for role in found.roles] == [("trainer", [[0, 1, 2]])]
+    assert [(role.spec.role, role.arrays) for role in found.roles] == [("trainer", ([0, 1, 2],))]
     shown = str(found)
     assert subprocess.run(["bash", "-n"], input=shown, text=True, check=False).returncode == 0
     assert "--array=0-2" in directives(shown)

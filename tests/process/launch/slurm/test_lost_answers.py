@@ -178,7 +178,7 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     commands.cancel(run_dir, Controller())
     assert cluster.cancelled == ["3_0", "3_1"]
     with pytest.raises(ConfigError, match="has ended"):
-        commands.scale(run_dir, 3, Controller())
+        commands.resize(run_dir, 3, Controller())
 
 
 def test_the_verdict_is_written_down_once_and_what_is_queued_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:

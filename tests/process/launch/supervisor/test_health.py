@@ -14,7 +14,7 @@ import pytest
 from tests.process.launch.driven import SLEEPER, Driven, drive
 from tests.util import wait_for
 from torchft_x.launch.job import health
-from torchft_x.launch.job.health import UNHEALTHY_HOST, unhealthy_nodes
+from torchft_x.launch.job.health import UNHEALTHY, UNHEALTHY_HOST
 from torchft_x.observe.events import read_events
 from torchft_x.timing import TIMING
 
@@ -56,7 +56,7 @@ def test_on_slurm_the_node_is_named_and_the_group_is_not_over(
     assert run.wait() == UNHEALTHY_HOST
     assert [r["kind"] for r in run.reports()] == ["closed"]  # a group that is done would not be waited for
     said = f"the health command failed (exit code 1) on {socket.gethostname()}"
-    assert unhealthy_nodes(tmp_path) == {"n7": said}
+    assert (tmp_path / UNHEALTHY / "n7").read_text() == f"4_1-r0 {said}\n"
     assert (tmp_path / "unhealthy/n7").read_text() == f"4_1-r0 {said}\n"
 
 

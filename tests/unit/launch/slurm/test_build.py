@@ -14,7 +14,6 @@ from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.job.job import ExtraRole
 from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import options
-from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.options import seconds
 from torchft_x.launch.slurm.script import FENCE, array_range, render
 
@@ -22,7 +21,7 @@ from torchft_x.launch.slurm.script import FENCE, array_range, render
 def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array() -> None:
     app = ft_app(str(SCRIPT), replicas=4, workers_by_group=[1, 2, 1, 4], run_dir="/shared/run")
     found = request(app)
-    assert arrays(found.roles[0]) == [[0, 2], [1], [3]]
+    assert found.roles[0].arrays == ([0, 2], [1], [3])
     found_arrays = [line for line in directives(str(found)) if line.startswith("--array")]
     assert found_arrays == ["--array=0,2", "--array=1", "--array=3"]
 
@@ -124,7 +123,7 @@ def test_a_program_that_is_not_ours() -> None:
         return AppDef(name="some", roles=[role])
 
     found = request(other("--id", "${replica_id}"), partition="p")
-    assert arrays(found.roles[0]) == [[0, 1]]
+    assert found.roles[0].arrays == ([0, 1],)
     assert 'exec prog --id "$replica"' in found.roles[0].text
     with pytest.raises(ConfigError, match="-s slurm, or a component of torchft_x"):
         request(other("--master", "${rank0_env}"))

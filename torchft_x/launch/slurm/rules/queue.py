@@ -64,18 +64,20 @@ class Row:
     @property
     def app(self) -> str:
         """Name of the app whose part this is; '' if it is not one of ours."""
-        found = _COMMENT.search(self.comment)
-        return found[1] if found else ""
+        return self._comment[0]
 
     @property
     def ticket(self) -> str:
-        found = _COMMENT.search(self.comment)
-        return found[2] if found else ""
+        return self._comment[1]
 
     @property
     def run_dir(self) -> str:
+        return self._comment[2]
+
+    @property
+    def _comment(self) -> tuple[str, ...]:
         found = _COMMENT.search(self.comment)
-        return found[3] if found else ""
+        return found.groups() if found else ("", "", "")
 
 
 def comment(app: str, ticket: str, run_dir: str) -> str:
