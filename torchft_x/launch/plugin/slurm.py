@@ -38,9 +38,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         super().__init__(NAME, session_name)
         if excepthook.in_command("log"):
             excepthook.end_quietly()
-        if excepthook.in_command("run") and any(
-            o.startswith("-") for o in excepthook.read_command(sys.argv[2:]).options
-        ):
+        if excepthook.in_command("run") and any(o.startswith("-") for o in excepthook.read_command(sys.argv[2:])[1]):
             raise excepthook.refused(
                 "in -cfg, TorchX takes each = for one of its own: write sbatch_args='--NAME VALUE', or set "
                 f"sbatch_args in the section [{NAME}] of .torchxconfig."

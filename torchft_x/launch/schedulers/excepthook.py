@@ -9,17 +9,15 @@ nightly line, an unknown -cfg option.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError, first_line
@@ -29,25 +27,11 @@ _LOG_THREADS = ("get_logs", "print_log_lines")  # functions of TorchX's, in the 
 _speaking = threading.Lock()
 
 
-@dataclass(frozen=True)
-class SchedulerArguments:
-    """Scheduler and its options, from the command line of `torchx run`."""
+def read_command(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """Return the scheduler, None if none is named, and its options, from the words after ``run``.
 
-    scheduler: str | None
-    """Name of the scheduler; None if neither the command line nor .torchxconfig has one."""
-    options: tuple[str, ...]
-    """Names of the scheduler's options, after -cfg."""
-    values: tuple[str, ...] = field(default=(), compare=False)
-    """Values of those options, as text."""
-
-
-class LastWord(NamedTuple):
-    sentence: str
-    code: int
-
-
-def read_command(words: Sequence[str]) -> SchedulerArguments:
-    """Return the scheduler and its options from the words after ``run``. Words after the component's name are ignored."""
+    Words after the component's name are ignored.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-s", "--scheduler")
     parser.add_argument("-cfg", "--scheduler_args", default="")
@@ -59,60 +43,53 @@ def read_command(words: Sequence[str]) -> SchedulerArguments:
     try:
         known, _ = parser.parse_known_args(list(words))
     except SystemExit:  # TorchX's own parser has accepted it
-        return SchedulerArguments(None, ())
+        return None, {}
     # TorchX cuts `a=1,2,b=3` at the last comma in front of each "="
-    first, *parts = known.scheduler_args.split("=")
-    cut = [part.rpartition(",") for part in parts[:-1]]
-    names = [first.rpartition(",")[2], *(name for _, _, name in cut)][: len(parts)]
-    values = [*(value for value, _, _ in cut), *parts[-1:]]
-    found = [(n.strip(), v.strip()) for n, v in zip(names, values, strict=True) if n.strip()]
-    return SchedulerArguments(known.scheduler, tuple(n for n, _ in found), tuple(v for _, v in found))
+    name, *parts = known.scheduler_args.split("=")
+    options = {}
+    for last, part in enumerate(parts, start=1 - len(parts)):
+        value, _, following = part.rpartition(",") if last else (part, "", "")
+        options[name.rpartition(",")[2].strip()] = value.strip()
+        name = following
+    return known.scheduler, {name: value for name, value in options.items() if name}
 
 
-def check_options(
-    asked: SchedulerArguments, scheduler: str, known: Collection[str], flags: Collection[str] = ()
-) -> None:
-    """Raise `ConfigError` for an unknown option, or for one of `flags` with a value other than True or False.
+def check_options(scheduler: str, options: Mapping[str, str], known: Mapping[str, type]) -> None:
+    """Raise `ConfigError` for an unknown option, or for a boolean one with a value other than True or False.
 
     TorchX 0.7.0 ignores unknown options. It takes ``yes`` for False, and its nightly line takes ``yes`` for True.
     """
-    for name in asked.options:
+    for name, value in options.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}."
             raise ConfigError(f"-cfg {name}=...: the scheduler {scheduler} has no such option; {hint}")
-    for name, value in zip(asked.options, asked.values, strict=False):
-        if name in flags and value.lower() not in ("true", "false"):
+        if known[name] is bool and value.lower() not in ("true", "false"):
             raise ConfigError(f"-cfg {name}={value}: write True or False.")
 
 
-def explain(error: BaseException, asked: SchedulerArguments) -> LastWord | None:
+def explain(error: BaseException, scheduler: str | None) -> tuple[str, int] | None:
     """Return the sentence and the exit code for an error that ended the command, or None for an unknown error."""
     kind = type(error).__name__
     if isinstance(error, KeyboardInterrupt) or kind == "SignalException":
         number = int(getattr(error, "sigval", signal.SIGINT))
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        return LastWord(f"stopped by {name}; a job on this machine has ended with it.", 128 + number)
+        return f"stopped by {name}; a job on this machine has ended with it.", 128 + number
     chain = list(_chain(error))
     packages = {name.partition(".")[0] for e in chain for name in _modules(e.__traceback__)}
     if any(type(e).__module__.startswith("docker.") for e in chain):
-        return LastWord(_docker(error, asked), _MISTAKE)
+        return _docker(error, scheduler), _MISTAKE
     if isinstance(error, FileNotFoundError) and error.filename in ("sbatch", "squeue", "sacct"):
-        return LastWord(
-            f"Slurm's {error.filename} is not on this machine's PATH; submit where it is, or choose another scheduler with "
-            "-s.",
-            _MISTAKE,
-        )
+        where = "submit where it is, or choose another scheduler with -s."
+        return f"Slurm's {error.filename} is not on this machine's PATH; {where}", _MISTAKE
     if isinstance(error, subprocess.CalledProcessError) and error.cmd and error.cmd[0] == "sbatch":
-        return LastWord(f"Slurm took no job: sbatch ended with {error.returncode}, its own words are above.", 1)
-    if "kubernetes" in packages:
-        return LastWord(_kubernetes(error), _MISTAKE)
-    return None
+        return f"Slurm took no job: sbatch ended with {error.returncode}, its own words are above.", 1
+    return (_kubernetes(error), _MISTAKE) if "kubernetes" in packages else None
 
 
-def _docker(error: BaseException, asked: SchedulerArguments) -> str:
+def _docker(error: BaseException, scheduler: str | None) -> str:
     reason = first_line(error)
-    if asked.scheduler is None:
+    if scheduler is None:
         return (
             "neither -s nor a .torchxconfig here names a scheduler, so TorchX took local_docker, and Docker can't be used "
             f"({reason}). For a job on this machine: torchx run -s local_cwd COMPONENT ..."
@@ -159,25 +136,29 @@ def prepare() -> None:
         return
     # If our starter ignores SIGCHLD, the kernel keeps no exit codes, and TorchX takes each role for one that succeeded.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    asked = read_command(sys.argv[2:])
-    if asked.scheduler is None:
-        asked = dataclasses.replace(asked, scheduler=_configured_scheduler())
+    scheduler, options = read_command(sys.argv[2:])
+    if scheduler is None:
+        from torchx.runner.config import get_config
+
+        scheduler = get_config("cli", "run", "scheduler")  # None: TorchX uses its own default
     usual = sys.excepthook
 
     def last_word(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        said = None if env.read(env.LOG_LEVEL) == "debug" else explain(error, asked)
+        said = explain(error, scheduler)
         if said is None:
             usual(kind, error, traceback)
             return
-        print(f"torchft_x: {said.sentence}", file=sys.stderr, flush=True)
-        raise SystemExit(said.code)  # the only way to set the exit code from an excepthook
+        print(f"torchft_x: {said[0]}", file=sys.stderr, flush=True)
+        raise SystemExit(said[1])  # the only way to set the exit code from an excepthook
 
-    sys.excepthook = last_word
     if env.read(env.LOG_LEVEL) != "debug":
+        sys.excepthook = last_word
         threading.excepthook = thread_hook(threading.excepthook)
-    if asked.options and asked.scheduler:
-        known = _known_options(asked.scheduler)
-        check_options(asked, asked.scheduler, known, [name for name, kind in known.items() if kind is bool])
+    if options and scheduler:
+        from torchx.schedulers import get_scheduler_factories
+
+        known = get_scheduler_factories()[scheduler]("torchft_x").run_opts()
+        check_options(scheduler, options, {str(name): option.opt_type for name, option in known})
 
 
 def thread_hook(usual: Callable[[Any], object]) -> Callable[[Any], None]:
@@ -224,18 +205,3 @@ def end_quietly() -> None:
         raise SystemExit(128 + signal.SIGINT)
 
     sys.excepthook = hook
-
-
-def _configured_scheduler() -> str | None:
-    """Return the scheduler in .torchxconfig, or None if it has none and TorchX uses its own default."""
-    from torchx.runner.config import get_config
-
-    found = get_config("cli", "run", "scheduler")
-    return None if found is None else str(found)
-
-
-def _known_options(scheduler: str) -> dict[str, type]:
-    from torchx.schedulers import get_scheduler_factories
-
-    options = get_scheduler_factories()[scheduler]("torchft_x").run_opts()
-    return {str(name): option.opt_type for name, option in options}
