@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from torchft_x.net import Address
 
 # By default glibc returns memory to the system and takes it again each step: thousands of page faults per step on CPU
 # trainers. These are not set if the user tunes the allocator or brings another one.
@@ -46,40 +47,40 @@ _SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 _OF_TORCHRUN = ("PET_", "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rendezvous:
-    """Values on which torchrun's rendezvous would have agreed."""
+def worker_environment(
+    common: Mapping[str, str],
+    store: Address,
+    folder: str | Path,
+    *,
+    name: str,
+    local_rank: int,
+    workers: int,
+    node: int = 0,
+    nodes: int = 1,
+) -> dict[str, str]:
+    """Return the environment of one of a node's `workers`, with the same variables as under torchrun (a test compares the two).
 
-    name: str  # torchrun's --rdzv_id
-    host: str  # host of the group's store
-    port: int
-    workers: int  # on each node
-    folder: str  # private folder of this attempt, for the error files
-    node: int = 0
-    nodes: int = 1
-
-
-def worker_environment(common: Mapping[str, str], meet: Rendezvous, local_rank: int) -> dict[str, str]:
-    """Return the environment of one worker, with the same variables as under torchrun (a test compares the two)."""
-    rank, total = meet.node * meet.workers + local_rank, meet.nodes * meet.workers
+    `store` is the address of the group's store, `folder` the attempt's private folder, `name` torchrun's --rdzv_id.
+    """
+    rank, total = node * workers + local_rank, nodes * workers
     out = {**common, **_SIGNALS}
     out |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "ROLE_RANK": str(rank),
-        "GROUP_RANK": str(meet.node),
+        "GROUP_RANK": str(node),
         "ROLE_NAME": "default",
         "WORLD_SIZE": str(total),
-        "LOCAL_WORLD_SIZE": str(meet.workers),
+        "LOCAL_WORLD_SIZE": str(workers),
         "ROLE_WORLD_SIZE": str(total),
-        "GROUP_WORLD_SIZE": str(meet.nodes),
-        "MASTER_ADDR": meet.host,
-        "MASTER_PORT": str(meet.port),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": meet.name,
+        "TORCHELASTIC_RUN_ID": name,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": str(error_file(meet.folder, local_rank)),
+        "TORCHELASTIC_ERROR_FILE": str(error_file(folder, local_rank)),
     }
     out.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     return out

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.environment import Rendezvous, error_file, worker_environment
+from torchft_x.launch.process.environment import error_file, worker_environment
 from torchft_x.launch.process.group_store import SHIM, GroupStore, loopback
 from torchft_x.launch.process.hangs import STOPPED, StoppedProcesses
 from torchft_x.launch.process.output import Relay
@@ -114,14 +114,13 @@ class Attempt:
         self._store = _open_store(spec, self._log, self._fork_store)  # None if another node serves it
         self._store_fd: int | None = None  # pidfd of the store's process, once that runs
         self._store_code: int | None = None  # exit code or -signal of that process
-        meet = _rendezvous(spec, self._store)
-        called = self._store if spec.workers * spec.nodes > 1 else None  # several ranks need it at once
-        forked = "there is no warm parent" if warm is None or meet is None else warm.fork(spec, meet, called)
+        environs = _environments(spec, self._store)
+        forked = "there is no warm parent" if warm is None or spec.program else warm.fork(spec, environs)
         self.cold = forked if isinstance(forked, str) else None  # reason for a cold start; None: forked
-        pids = _start_workers(spec, meet) if isinstance(forked, str) else forked
+        pids = [_start(spec, rank, e) for rank, e in enumerate(environs)] if isinstance(forked, str) else forked
         self._workers = {rank: _Worker(pid) for rank, pid in enumerate(pids)}
-        if called is not None:
-            called.start()
+        if self._store is not None and spec.workers * spec.nodes > 1:  # several ranks need it at once
+            self._store.start()
             self._watch_store()
 
     def _fork_store(self, store: GroupStore) -> int | None:
@@ -302,30 +301,19 @@ def _open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int |
     return None if listener is None else GroupStore(listener, spec.env, log, fork)
 
 
-def _rendezvous(spec: AttemptSpec, store: GroupStore | None) -> Rendezvous | None:
-    """Return the rendezvous of this node's workers, or None for a program. Make the folders for the workers' error files."""
+def _environments(spec: AttemptSpec, store: GroupStore | None) -> list[dict[str, str]]:
+    """Return the environment of each worker of this node, or of the program. Make the folders for the workers' error files."""
     if spec.program:
-        return None
+        return [spec.env]
     assert spec.meeting or store is not None, "a group on one node has a store of its own"
     at = parse_address(spec.meeting) if store is None or spec.meeting else store.address
+    ranks = {"workers": spec.workers, "node": spec.node, "nodes": spec.nodes}
     for rank in range(spec.workers):
         error_file(spec.folder, rank).parent.mkdir(parents=True)
-    return Rendezvous(
-        name=spec.name,
-        host=at.host,
-        port=at.port,
-        workers=spec.workers,
-        folder=str(spec.folder),
-        node=spec.node,
-        nodes=spec.nodes,
-    )
-
-
-def _start_workers(spec: AttemptSpec, meet: Rendezvous | None) -> list[int]:
-    """Start the workers of this node, and return their pids by local rank."""
-    if meet is None:
-        return [_start(spec, 0, spec.env)]
-    return [_start(spec, rank, worker_environment(spec.env, meet, rank)) for rank in range(spec.workers)]
+    return [
+        worker_environment(spec.env, at, spec.folder, name=spec.name, local_rank=rank, **ranks)
+        for rank in range(spec.workers)
+    ]
 
 
 def _start(spec: AttemptSpec, rank: int, environ: dict[str, str]) -> int:

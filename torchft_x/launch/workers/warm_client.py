@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,7 +25,6 @@ from torchft_x.launch.workers import warm_rules
 from torchft_x.timing import PATIENCE
 
 if TYPE_CHECKING:
-    from torchft_x.launch.process.environment import Rendezvous
     from torchft_x.launch.process.group_store import GroupStore
     from torchft_x.launch.workers.attempt import AttemptSpec
 
@@ -206,10 +204,10 @@ class WarmParent:
         self._look()
         return self._ready
 
-    def fork(self, spec: AttemptSpec, meet: Rendezvous, store: GroupStore | None) -> list[int] | str:
-        """Fork an attempt's workers, and its store's process if `store` is given. No other process of it may run.
+    def fork(self, spec: AttemptSpec, environs: list[dict[str, str]]) -> list[int] | str:
+        """Fork an attempt's workers, each with its environment. No other process of the attempt may run.
 
-        Return the workers' pids, or the reason for which they must be started cold.
+        Return their pids, or the reason for which they must be started cold.
         """
         if not self.is_ready:
             return self._never or self._why
@@ -217,31 +215,26 @@ class WarmParent:
         if changed is not None:
             self.give_up(changed)  # the next one is started with the present environment
             return changed
-        pids = self._ask({"env": spec.env, "meet": asdict(meet)}, store)
+        pids = self._ask({"workers": environs, "folder": str(spec.folder)})
         if not pids:
             process_tree.kill_descendants()  # processes it may have forked before it was lost
-        elif store is not None:
-            store.pid = pids.pop()
         return pids or self._why
 
     def fork_store(self, store: GroupStore) -> int | None:
         """Fork the store's process and return its pid. None: the parent is lost, and the caller must kill its forks, if any."""
-        pids = self._ask({}, store)
+        asked = {"log": str(store.log), "host": store.called.host, "port": store.called.port}
+        pids = self._ask({"store": asked, "workers": [{}]}, [store.listener.fileno()])
         return pids[0] if pids else None
 
-    def _ask(self, request: dict[str, Any], store: GroupStore | None) -> list[int]:
-        """Request forks and return their pids, the store's last; none if the parent is lost (reason in `_why`)."""
-        assert self._socket is not None
-        fds = [] if store is None else [store.listener.fileno()]
-        if store is not None:
-            request["store"] = {"log": str(store.log), "host": store.called.host, "port": store.called.port}
+    def _ask(self, request: dict[str, Any], fds: list[int] | None = None) -> list[int]:
+        """Request forks and return their pids; none if the parent is lost (reason in `_why`)."""
         self._send(request, fds)
         words = self._read(PATIENCE)
-        if words is not None:
-            self._hear(words)
-        else:
+        if words is None:
             self.give_up(f"the warm parent did not answer within {PATIENCE:g} s")
-        return [] if words is None else list(words.get("pids", ()))
+            return []
+        self._hear(words)
+        return list(words.get("pids", ()))
 
     def _send(self, request: dict[str, Any], fds: list[int] | None = None) -> None:
         assert self._socket is not None

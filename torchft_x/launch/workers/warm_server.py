@@ -35,9 +35,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from torchft_x import env
-from torchft_x.launch.process import environment, group_store, shim
+from torchft_x.launch.process import group_store, shim
 from torchft_x.launch.workers import warm_rules, warm_worker
-from torchft_x.launch.workers.warm_worker import Worker
 from torchft_x.timing import PATIENCE
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # prefixes of files open while a driver is in use
@@ -121,8 +120,8 @@ class Parent:
         self._script = script
         self._duration = 0.0  # seconds that all imports have taken
 
-    def serve(self) -> Worker:
-        """Serve the supervisor's requests. Return only in a forked worker; the parent exits instead."""
+    def serve(self) -> tuple[int, str, dict[str, str]]:
+        """Serve the supervisor's requests. Return only in a forked worker, its arguments of `warm_worker.prepare`."""
         imports = Imports(self._script)
         self._import(imports.first)
         self._tell_ready()
@@ -134,18 +133,19 @@ class Parent:
                 self._tell_ready(resident=resident(), duration=self._duration, failed=imports.failed)
                 continue
             self._check()
-            workers = request["meet"]["workers"] if "meet" in request else 0
-            pids, index = fork_orphans(workers + ("store" in request))
-            if index is not None:
-                self._control.close()
-                self._be_adopted()
-            if index == workers and listener is not None:
-                self._serve_store(listener, **request["store"])
+            workers = request["workers"]
+            pids, index = fork_orphans(len(workers))
+            if index is None:
+                if listener is not None:
+                    os.close(listener)
+                report(self._control, pids=pids)
+                continue
+            self._control.close()
+            self._be_adopted()
             if listener is not None:
-                os.close(listener)
-            if index is not None:
-                return self._worker(request, index)
-            report(self._control, pids=pids)
+                self._serve_store(listener, **request["store"])
+            by_imports = {name: value for name, value in env.everything().items() if self._given.get(name) != value}
+            return index, request["folder"], by_imports | workers[index]
 
     def _import(self, load: Callable[[], None]) -> None:
         """Run the imports, and freeze their objects: the children's garbage collector then leaves our shared pages alone."""
@@ -191,12 +191,6 @@ class Parent:
             time.sleep(0.0002)
         shim.die_with(self._supervisor)
 
-    def _worker(self, asked: dict[str, Any], local_rank: int) -> Worker:
-        meet = environment.Rendezvous(**asked["meet"])
-        by_imports = {name: value for name, value in env.everything().items() if self._given.get(name) != value}
-        environ = by_imports | environment.worker_environment(asked["env"], meet, local_rank)
-        return Worker(local_rank, meet.folder, environ)
-
     def _serve_store(self, listener: int, log: str, host: str, port: int) -> NoReturn:
         words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(words, 1)
@@ -234,12 +228,8 @@ def report(control: socket.socket, **words: object) -> None:
     control.sendall(json.dumps(words).encode() + b"\n")
 
 
-def main() -> Worker:
-    """Run the warm parent. Return only in a forked worker."""
+if __name__ == "__main__":
     control, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     shim.die_with(supervisor)
-    return Parent(control, supervisor, sys.argv[3]).serve()
-
-
-if __name__ == "__main__":
-    warm_worker.run(main().prepare(sys.argv[3:]))
+    worker = Parent(control, supervisor, sys.argv[3]).serve()
+    warm_worker.run(warm_worker.prepare(*worker, sys.argv[3:]))

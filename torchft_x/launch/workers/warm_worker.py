@@ -23,41 +23,32 @@ _SET_THREADS = (
 """Names of OpenBLAS's function to set its threads: the first two in NumPy's own wheels, the others in distributions'."""
 
 
-class Worker:
-    """Worker of an attempt, in its own process right after the fork. Sets the process up for the script."""
+def prepare(rank: int, folder: str, environ: dict[str, str], command: list[str]) -> types.ModuleType:
+    """Set up this process, right after the fork, as one that runs `command`. Return the `__main__` module for the script.
 
-    def __init__(self, rank: int, folder: str, environ: dict[str, str]) -> None:
-        self._rank = rank  # local rank
-        self._folder = folder  # holds the pipes to the supervisor
-        self._environ = environ  # the complete environment
-
-    def prepare(self, command: list[str]) -> types.ModuleType:
-        """Set up the process as one that runs `command`, and return the `__main__` module for the script."""
-        shim.speak_into(self._rank, self._folder)
-        env.become(self._environ)
-        _reseed()
-        _give_numpy_its_threads(self._environ)
-        _reset_signals()
-        sys.argv = list(command)
-        script = command[0]
-        if not getattr(sys.flags, "safe_path", False):
-            sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-        importlib.invalidate_caches()
-        main = types.ModuleType("__main__")
-        main.__dict__.update(
-            __file__=script,
-            __cached__=None,
-            __annotations__={},
-            __builtins__=sys.modules["builtins"],
-            __loader__=importlib.machinery.SourceFileLoader("__main__", script),
-        )
-        sys.modules["__main__"] = main
-        return main
-
-
-def _reset_signals() -> None:
+    `rank` is the local rank, `folder` holds the pipes to the supervisor, `environ` is the complete environment.
+    """
+    shim.speak_into(rank, folder)
+    env.become(environ)
+    _reseed()
+    _give_numpy_its_threads(environ)
     shim.reset_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = list(command)
+    script = command[0]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    importlib.invalidate_caches()
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=script,
+        __cached__=None,
+        __annotations__={},
+        __builtins__=sys.modules["builtins"],
+        __loader__=importlib.machinery.SourceFileLoader("__main__", script),
+    )
+    sys.modules["__main__"] = main
+    return main
 
 
 def _reseed() -> None:

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.util import scaled
-from torchft_x.launch.process.environment import Rendezvous, worker_environment
+from torchft_x.launch.process.environment import worker_environment
+from torchft_x.net import Address
 
 
 def test_a_workers_environment_is_torchruns(tmp_path: Path) -> None:
@@ -27,9 +28,9 @@ def test_a_workers_environment_is_torchruns(tmp_path: Path) -> None:
     assert [node.wait(scaled(90)) for node in nodes] == [0, 0]
     for rank in range(4):
         theirs = json.loads((tmp_path / f"found-{rank}").read_text())
-        at = {"host": theirs["MASTER_ADDR"], "port": int(theirs["MASTER_PORT"])}
-        meet = Rendezvous(name="run", workers=2, folder="/f", node=rank // 2, nodes=2, **at)
-        ours = worker_environment(given, meet, rank % 2)
+        store = Address(theirs["MASTER_ADDR"], int(theirs["MASTER_PORT"]))
+        meet = {"name": "run", "local_rank": rank % 2, "workers": 2, "node": rank // 2, "nodes": 2}
+        ours = worker_environment(given, store, "/f", **meet)
         of_a_process = {"TORCHELASTIC_ERROR_FILE", "TORCHINDUCTOR_CACHE_DIR", "PWD", "OLDPWD", "_", "LC_CTYPE"}
         assert {n: v for n, v in theirs.items() if n not in of_a_process} == {
             n: v for n, v in ours.items() if n not in of_a_process

@@ -10,7 +10,6 @@ import pytest
 from torchft_x import env
 from torchft_x.env import AttemptEnv, read_attempt
 from torchft_x.launch.process.environment import (
-    Rendezvous,
     package_root,
     tuned,
     with_package,
@@ -71,13 +70,13 @@ def test_a_worker_shows_itself_unless_the_user_wants_none(server: str, folder: s
 
 
 def test_a_worker_finds_its_ranks() -> None:
-    meet = Rendezvous(name="run", host="10.0.0.1", port=7, workers=2, folder="/f", node=1, nodes=3)
-    out = worker_environment({"A": "1", "RANK": "of somebody else"}, meet, 1)
+    meet = {"name": "run", "local_rank": 1, "workers": 2, "node": 1, "nodes": 3}
+    out = worker_environment({"A": "1", "RANK": "of somebody else"}, Address("10.0.0.1", 7), "/f", **meet)
     assert (out["A"], out["RANK"], out["LOCAL_RANK"], out["GROUP_RANK"], out["WORLD_SIZE"]) == ("1", "3", "1", "1", "6")
     assert (out["MASTER_ADDR"], out["MASTER_PORT"]) == ("10.0.0.1", "7")
     assert out["TORCHELASTIC_ERROR_FILE"] == "/f/torchelastic/attempt_0/1/error.json"
     nccl = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-    assert worker_environment(nccl, meet, 0).items() >= nccl.items()
+    assert worker_environment(nccl, Address("10.0.0.1", 7), "/f", **meet).items() >= nccl.items()
 
 
 def test_torchruns_own_options_are_named() -> None:
