@@ -102,9 +102,6 @@ class HangDetector:
         self._turns: Mapping[int, int] = {}  # `Usage.turns` at that time
         self._stacks: tuple[str, ...] = ()  # stacks of the training threads, taken last
 
-    def __repr__(self) -> str:
-        return f"<HangDetector since={self._since}>"
-
     def wants_stacks(self, statuses: Sequence[Mapping[str, Any]], poll: Callable[[], Usage], now: float) -> bool:
         """Take the statuses of this node's workers, and return whether `is_hung` must be called with their stacks.
 

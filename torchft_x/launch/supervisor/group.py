@@ -122,17 +122,17 @@ class Supervisor(BaseSupervisor):
         incident = incident_of(attempt, started.attempt_token)
         if incident != self._incident:
             self._incident = incident
-            self._watched.watch(incident)
+            self._watched.incident = incident
             attempt.before_kill = self._hear_last_words
         if halt is not None and halt[0]:
             self._watched.stopped(incident, *halt)
         if self._stops.first is not None:
-            self._watched.watch(None)
+            self._watched.incident = None
         self._say_findings()
 
     def _why_end(self, started: StartedAttempt) -> str:
-        hung = self._collector.hung if self._collector is not None else None
-        return hung.reason if hung is not None and hung.attempt_token == started.attempt_token else ""
+        token, reason = self._collector.hung if self._collector is not None else ("", "")
+        return reason if token == started.attempt_token else ""
 
     def _saving(self, attempt: Attempt) -> str:
         for target in incident_of(attempt, "").targets:
@@ -161,7 +161,7 @@ class Supervisor(BaseSupervisor):
             )
         if self._collector is None or incident is None:
             return
-        self._collector.watch(None)
+        self._collector.incident = None
         if not end.ok and self._stops.first is None and not end.explained:
             self._collector.died(incident, end.reason, held)
 

@@ -52,14 +52,6 @@ class Incident:
     folder: Path  # private folder of the attempt: the workers' status files, sockets and error files
 
 
-@dataclass(frozen=True)
-class Hung:
-    """Attempt that hangs, and must be ended."""
-
-    attempt_token: str  # token of the attempt
-    reason: str  # phrase with the rank, its place in the code and the duration
-
-
 def incident_of(attempt: Attempt, token: str) -> Incident:
     """Return the incident for an attempt with its present workers."""
     spec = attempt.spec
@@ -89,7 +81,7 @@ class Collector:
         self._groups = groups
         self._wake = wake  # wakes the main thread, for `take`
         self._began = time.time()
-        self._incident: Incident | None = None  # the running attempt; replaced as a whole
+        self.incident: Incident | None = None  # the running attempt; replaced as a whole by the main thread
         self._events: deque[_Event] = deque()  # from the main thread to the collector's
         self._found: deque[tuple[Path, str]] = deque()  # from the collector's thread to the main thread
         self._stir = threading.Event()  # set when there is work
@@ -99,15 +91,13 @@ class Collector:
         self._views: dict[int, View] = {}  # by pid, of the attempt that was read last; only for the collector's thread
         self._hang_timeout = hang_timeout  # never changes
         self._hangs: tuple[str, HangDetector] | None = None  # token of an attempt, and the evidence of its hang
-        self.hung: Hung | None = None  # newest hung attempt; set by the collector's thread, read by the main thread
+        # Token of the newest attempt that hangs and must be ended, and a phrase with the rank, its place and the duration;
+        # set by the collector's thread, read by the main thread.
+        self.hung = ("", "")
         self._lost: dict[str, tuple[float, str]] = {}  # replica id -> monotonic time to create its folder, reason
         self._lost_done: set[str] = set()  # replica ids of handled losses
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
-
-    def watch(self, incident: Incident | None) -> None:
-        """Set the running attempt; None if none runs."""
-        self._incident = incident
 
     def stopped(self, incident: Incident, who: str, seconds: float) -> None:
         """Collect evidence about a worker that has been stopped for this many seconds."""
@@ -164,7 +154,7 @@ class Collector:
                     self._collect(self._events.popleft())
                 if self._closing:
                     return
-                incident = self._incident
+                incident = self.incident
                 if incident is not None:
                     self._look_at(incident)
                     self._look_for_hang(incident)
@@ -203,7 +193,7 @@ class Collector:
                 incident.attempt_token,
                 HangDetector(self._hang_timeout, self._hangs[1] if self._hangs is not None else None),
             )
-        if self.hung is not None and self.hung.attempt_token == incident.attempt_token:
+        if self.hung[0] == incident.attempt_token:
             return
         hangs = self._hangs[1]
         said = {t: s for t in incident.targets if (s := self._read(t)) is not None}
@@ -228,9 +218,7 @@ class Collector:
         where = f" in {place(stacks[still])}" if stacks[still] else ""
         what = "no step" if over else "no step, nothing computed, read or written"
         reason = f"hung: rank {still.rank} stands still{where}; {what} for {seconds:.0f} s"
-        hung = Hung(incident.attempt_token, reason)
-        what = f"{self._group}-{incident.attempt_token[:8]}"
-        self._collect(_Event("hung", what, reason, incident), hung)
+        self._collect(_Event("hung", f"{self._group}-{incident.attempt_token[:8]}", reason, incident))
 
     def _read(self, target: Target) -> dict[str, Any] | None:
         """Return the worker's status, or its last one if it is dead; None if it has none."""
@@ -250,12 +238,12 @@ class Collector:
                 self._lost_done.add(replica_id)
                 self._lost[replica_id] = (time.monotonic() + TIMING.dump_lost, str(lost.get("reason")))
 
-    def _collect(self, event: _Event, hung: Hung | None = None) -> None:
+    def _collect(self, event: _Event) -> None:
         """Write our part into the event's folder, set `hung`, and wait for the others' parts if the folder is new."""
         folder, new = open_folder(self._run_dir, event.why, event.what)
         self._put(folder, event)
-        if hung is not None:
-            self.hung = hung
+        if event.why == "hung":
+            self.hung = (event.incident.attempt_token, event.reason)
             self._wake()
         if new:
             until = time.monotonic() + TIMING.dump_others
@@ -264,11 +252,6 @@ class Collector:
                     break
                 time.sleep(0.1)
             self._say(folder, dumps.headline(dumps.examine(dumps.read_folder(folder))))
-
-    def _left_by(self, target: Target) -> Files:
-        """Return the last status of a dead worker, as files."""
-        said = self._read(target) if target.pid in self._views else None
-        return {} if said is None else {"status.json": json.dumps(said).encode()}
 
     def _say(self, folder: Path, sentence: str) -> None:
         self._found.append((folder, sentence))
@@ -285,8 +268,10 @@ class Collector:
         for target in incident.targets:
             files = event.held.get(target.rank, {})
             if "status.json" not in files:
-                dead = event.why == "died"
-                files = {**(self._left_by(target) if dead else _ask_all(target, TIMING.dump_answer, recorder)), **files}
+                if event.why != "died":
+                    files = {**_ask_all(target, TIMING.dump_answer, recorder), **files}
+                elif target.pid in self._views and (last := self._read(target)) is not None:
+                    files = {"status.json": json.dumps(last).encode(), **files}
             log = _log_end(incident, target.rank)
             if log:
                 files["log.txt"] = log
