@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +23,13 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.launch.slurm.store import is_slurm_run
 from torchft_x.observe.console import harmless, plural
-from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.run_dirs import RUNS, is_run, newest_run, runs_below, written
 from torchft_x.units import amount
 
 if TYPE_CHECKING:
     from torchft_x.launch.chaos.schedule import Planned, Targets
     from torchft_x.launch.kubernetes.remote import Remote
-
-import os
-import shutil
-from dataclasses import dataclass
-
-from torchft_x.observe.processes import job_processes
-from torchft_x.observe.run_dirs import runs_below, written
 
 Event = dict[str, Any]
 
@@ -270,10 +267,14 @@ def clean(argv: list[str]) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("Nothing was removed.")
             return 1
-    failed = [problem for old in gone if (problem := _remove(old.path))]
-    for problem in failed:
-        print(f"torchft_x clean: {harmless(problem, 400)}", file=sys.stderr)
-    print(f"Removed {len(gone) - len(failed)} of {what}.")
+    failed = 0
+    for old in gone:
+        try:
+            shutil.rmtree(old.path)
+        except OSError as e:
+            failed += 1
+            print(f"torchft_x clean: {harmless(old.path, 400)} can't be removed ({e.strerror}).", file=sys.stderr)
+    print(f"Removed {len(gone) - failed} of {what}.")
     return 1 if failed else 0
 
 
@@ -318,12 +319,3 @@ def _size(path: Path) -> int:
             except OSError:
                 continue
     return total
-
-
-def _remove(path: Path) -> str:
-    """Remove a run directory. Return the error as a sentence, or '' if there was none."""
-    try:
-        shutil.rmtree(path)
-    except OSError as e:
-        return f"{harmless(path)} can't be removed ({e.strerror})."
-    return ""

@@ -18,6 +18,7 @@ from torchft_x.address_files import folder_of_several
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.slurm.store import lease_folder
+from torchft_x.launch.status import lines
 from torchft_x.launch.status.find import NobodyServesError, Run, find
 from torchft_x.observe.events import last_event, last_events
 from torchft_x.timing import ANSWER
@@ -47,8 +48,6 @@ def status(argv: list[str]) -> int:
         return 130
     except TorchftXError as e:
         if isinstance(e, NobodyServesError) and e.run_dir is not None:
-            from torchft_x.launch.status import lines
-
             known = last_known(e.run_dir, time.time())
             print(json.dumps(known) if args.json else "\n".join(lines.text(known)))
         return _failed("status", e)
@@ -61,8 +60,6 @@ def _failed(command: str, error: TorchftXError) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from torchft_x.launch.status import lines
-
     run = find(args.run, args.token_file)
     if run.ended is not None:
         print(json.dumps({"ended": dict(run.ended)}) if args.json else f"{run.what} {lines.ended(run.ended)}")
@@ -95,18 +92,17 @@ def _status(args: argparse.Namespace) -> int:
 def _look(run: Run) -> dict[str, Any]:
     if run.remote is not None:
         return run.remote.overview()
-    assert run.lighthouse is not None
     from torchft_x.rpc.status_query import lighthouse_overview
 
     why = f"No lighthouse of {run.what} answers."
-    for address in (run.lighthouse, *run.others):
+    for address in run.lighthouses:
         try:
             found = lighthouse_overview(address, run.token, ANSWER)
             if "standby" not in found:
                 return found
             why = str(found["standby"])
         except UnreachableError as e:
-            why = why if run.others else str(e)
+            why = why if len(run.lighthouses) > 1 else str(e)
     raise NobodyServesError(why, run.run_dir)
 
 
@@ -151,11 +147,11 @@ def order(kind: str, argv: list[str]) -> int:
         if run.remote is not None:
             print(run.remote.order(kind, group))
             return 0
-        if run.lighthouse is None:
+        if not run.lighthouses:
             raise ConfigError(f"Nothing of {run.what} runs any more.")
         from torchft_x.rpc.status_query import give_order
 
-        print(give_order(kind, group, run.lighthouse, run.token))
+        print(give_order(kind, group, run.lighthouses[0], run.token))
     except TorchftXError as e:
         return _failed(kind, e)
     return 0
@@ -179,20 +175,20 @@ def last_known(run_dir: Path, now: float) -> dict[str, Any]:
 
 def _when(event: dict[str, Any], now: float) -> str:
     """Return the event's age and reason."""
-    from torchft_x.launch.status.lines import seconds
-
-    return ", ".join(filter(None, [f"{seconds(now - event['t'])} ago", str(event.get("reason") or "")]))
+    return ", ".join(filter(None, [f"{lines.seconds(now - event['t'])} ago", str(event.get("reason") or "")]))
 
 
 def _lighthouse(run_dir: Path, now: float) -> str:
     """Return what became of the last lighthouse, by its lease, else by its last event. '' if there is neither."""
-    from torchft_x.launch.status.lines import seconds
     from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
     for folder in (lease_folder(run_dir), folder_of_several(run_dir)):
         lease = LeaseDirectory(folder / "lease")
         try:
-            age, entry = seconds(now - lease.folder.stat().st_mtime), lease.read()  # a renewal is a rename in there
+            age, entry = (
+                lines.seconds(now - lease.folder.stat().st_mtime),
+                lease.read(),
+            )  # a renewal is a rename in there
         except OSError:
             continue
         if entry is not None and entry.epoch:

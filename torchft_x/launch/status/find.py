@@ -43,13 +43,11 @@ class Run:
 
     what: str  # description for messages
     run_dir: Path | None
-    lighthouse: Address | None  # address of the first lighthouse that accepts a connection; None if the run is over
-    token: str | None = field(repr=False)
+    lighthouses: tuple[Address, ...] = ()  # of which one serves, from the first that accepts a connection on
+    token: str | None = field(default=None, repr=False)
     ended: Mapping[str, Any] | None = None  # last event of the lighthouse of a run that is over
-    others: tuple[Address, ...] = ()
-    """Lighthouses of the same job, of which one serves and the others stand by."""
     remote: Remote | None = None
-    """Client for a job of kubernetes_ft, which is reached through the API server; `lighthouse` is None then."""
+    """Client for a job of kubernetes_ft, which is reached through the API server, without `lighthouses`."""
 
 
 def find(given: str | None, token_file: str | None = None) -> Run:
@@ -59,8 +57,7 @@ def find(given: str | None, token_file: str | None = None) -> Run:
     """
     if given is not None and is_handle(given):
         return _of_cluster(given, token_file)
-    if given is not None and _is_address(given):
-        addresses = parse_addresses(given, what="address")
+    if given is not None and (addresses := _addresses(given)):
         env.enable_tls_if_https(given)
         return _answering(f"the lighthouse at {given}", None, addresses, _token(token_file, None))
     run_dir = Path(given) if given is not None else _usual()
@@ -76,7 +73,7 @@ def find(given: str | None, token_file: str | None = None) -> Run:
         why = "there is nothing of a run in it" if run_dir.is_dir() else "it does not exist"
         raise ConfigError(f"{run_dir} is no run directory: {why}. `torchx run` prints it first; or name an address.")
     if ended is not None:
-        return Run(f"the run in {run_dir}", run_dir, None, None, ended)
+        return Run(f"the run in {run_dir}", run_dir, ended=ended)
     return _answering(f"the run in {run_dir}", run_dir, addresses, _token(token_file, run_dir))
 
 
@@ -85,7 +82,7 @@ def _of_cluster(handle: str, token_file: str | None) -> Run:
 
     remote = Remote(handle, _token(token_file, None))
     ended = remote.ended()
-    return Run(f"the job {remote.app}", None, None, None, ended, remote=remote if ended is None else None)
+    return Run(f"the job {remote.app}", None, ended=ended, remote=remote if ended is None else None)
 
 
 def _usual() -> Path:
@@ -97,15 +94,14 @@ def _usual() -> Path:
     return found
 
 
-def _is_address(given: str) -> bool:
-    """Return whether the text is meant as an address: it is no existing path, and parses as one or has a scheme."""
-    if os.path.exists(given):
-        return False
+def _addresses(given: str) -> tuple[Address, ...]:
+    """Return the addresses in text that is no existing path, none if it is meant as a path. With a scheme it is an address."""
     try:
-        parse_addresses(given)
+        return () if os.path.exists(given) else parse_addresses(given, what="address")
     except AddressError:
-        return "://" in given
-    return True
+        if "://" in given:
+            raise
+        return ()
 
 
 def _token(token_file: str | None, run_dir: Path | None) -> str | None:
@@ -123,7 +119,7 @@ def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], 
             socket.create_connection(address, timeout=CONNECT).close()
         except (OSError, UnicodeError):
             continue
-        return Run(what, run_dir, address, tls.use_token(token), others=addresses[at + 1 :])
+        return Run(what, run_dir, addresses[at:], tls.use_token(token))
     tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
     if run_dir is None:
         raise NobodyServesError(f"No lighthouse answers at {tried}.", None)
