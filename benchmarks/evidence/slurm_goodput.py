@@ -37,7 +37,7 @@ from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.job import SlurmFtJob, on
 from tests.journeys.jobs import SMALL
 from torchft_x.launch.slurm import store
-from torchft_x.launch.slurm.commands import cancel
+from torchft_x.launch.slurm.submit import cancel
 from torchft_x.observe.run.fold import read_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.build import build
 from torchft_x.launch.slurm.controller import Controller
-from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
+from torchft_x.launch.slurm.submit import launch
 from torchft_x.observe.processes import job_processes
 
 APP = "ddp-test"

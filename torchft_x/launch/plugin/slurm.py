@@ -21,11 +21,11 @@ from torchft_x.launch.job.states import RUNNING
 from torchft_x.launch.plugin import common
 from torchft_x.launch.plugin.common import follow
 from torchft_x.launch.schedulers import excepthook
-from torchft_x.launch.slurm import commands, options, store
+from torchft_x.launch.slurm import options, store
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller
-from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.status import JobStatus, StatusReader, batch_log, logs, replica
+from torchft_x.launch.slurm.submit import cancel, launch
 from torchft_x.timing import POLL
 
 NAME = "slurm_ft"
@@ -151,7 +151,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         self._status_reader.forget()
         with common.sentence():
             if now.manifest is not None:
-                commands.cancel(now.manifest.run_dir, self._controller)
+                cancel(now.manifest.run_dir, self._controller)
             else:
                 self._controller.cancel(now.alive)
 

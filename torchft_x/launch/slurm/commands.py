@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import signal
@@ -18,7 +17,7 @@ from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
-from torchft_x.launch.slurm.submit import read_script, submit_parts
+from torchft_x.launch.slurm.submit import cancel, read_script, submit_parts
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL_SLOW
 
@@ -35,22 +34,6 @@ def end(run_dir: str) -> str:
             raise SlurmError(f"the job {manifest.app} did not end within {END:g} s: {', '.join(rest)} go on.")
         time.sleep(POLL_SLOW)
     return f"The job {manifest.app} has ended."
-
-
-def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
-    """Ask Slurm to end all parts of the job, and return without waiting. The call may be repeated.
-
-    Raise `SlurmError`, `UnreadableError` or `ConfigError`.
-    """
-    manifest = store.change(
-        run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
-    )
-    ids = set(manifest.jobs)
-    with contextlib.suppress(SlurmError):  # without the queue, cancel the manifest's ids
-        ids |= {row.job for row in controller.rows(app=manifest.app)}  # unconfirmed submissions included
-    if ids:
-        controller.cancel(ids)
-    return manifest
 
 
 def resize(run_dir: str | Path, wanted: int, controller: Controller | None = None) -> tuple[str, int]:

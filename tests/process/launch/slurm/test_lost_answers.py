@@ -18,9 +18,9 @@ from torchft_x.launch.job.index import Index
 from torchft_x.launch.slurm import commands, store
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING
 from torchft_x.launch.slurm.status import StatusReader
+from torchft_x.launch.slurm.submit import cancel, launch
 from torchft_x.launch.slurm.watch.script_commands import end_app
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
@@ -175,7 +175,7 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     assert found is not None
     assert (found.state, found.part_status(found.manifest.parts[0]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]
     (cluster.folder / "queue").write_text(queue)
-    commands.cancel(run_dir, Controller())
+    cancel(run_dir, Controller())
     assert cluster.cancelled == ["3_0", "3_1"]
     with pytest.raises(ConfigError, match="has ended"):
         commands.resize(run_dir, 3, Controller())
@@ -224,6 +224,6 @@ def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Clu
     cluster.command("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
     assert main(["slurm-again", run_dir, "trainer", "0", "3_0", "0"]) == 1  # the script requeues itself
     assert store.read(run_dir).jobs == ("3_0", "4_1")
-    commands.cancel(run_dir, Controller())
+    cancel(run_dir, Controller())
     assert main(["slurm-again", run_dir, "trainer", "0", "3_0", "0"]) == 0  # not once more
     assert store.read(run_dir).jobs == ("3_0", "4_1")

@@ -16,9 +16,9 @@ from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.build import build
 from torchft_x.launch.slurm.controller import Controller
-from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.script import render
+from torchft_x.launch.slurm.submit import launch
 
 __all__ = ["cluster"]  # a fixture
 

@@ -2,5 +2,4 @@
 
 * `queue`: rows of ``squeue``. `state`: states of replicas and of the job. `manifest`: the Slurm jobs of a job's parts.
 * `restart`: decides on restarts of parts. `values`: its memory of each part, and the decisions.
-* `election`: elects the watcher that asks Slurm.
 """

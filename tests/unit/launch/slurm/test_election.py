@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchft_x.launch.slurm.rules.election import Election
+from torchft_x.launch.slurm.watch.watcher import Election
 from torchft_x.timing import TIMING
 
 
