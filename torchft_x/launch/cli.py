@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env, last_words, log_lines
-from torchft_x.arguments import Parser
+from torchft_x.arguments import Parser, option
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
 from torchft_x.launch.process.checkpoint_memory import MEMORY
@@ -186,27 +186,27 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 def lighthouse(argv: list[str]) -> int:
     """Run ``torchft_x lighthouse`` and return the exit code. With ``--run_dir``, its address and token are written there."""
     from torchft_x.launch.job.run_claim import RunClaim, pause
-    from torchft_x.launch.supervisor.lighthouse import complete, keep_lighthouse
+    from torchft_x.launch.supervisor.lighthouse import LighthouseSupervisor, complete
 
     parser = Parser(prog="torchft_x lighthouse", add_help=False, allow_abbrev=False)
     add_launcher_options(parser)
     args, argv = parser.parse_known_args(argv)
     launcher, claim = launcher_options(args), None
     local = launcher.launcher_pid is not None or env.is_local_job()
-    if "--run_dir" in argv[:-1]:
-        run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
-        log_lines.write(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), sys.stdout)
-        # A stand-alone one belongs to no job.
-        claim = RunClaim(run_dir, env.everything(), local=local) if "--job_groups" in argv else None
-        try:
-            if claim is not None:
+    run_dir = option(argv, "--run_dir")
+    try:
+        if run_dir is not None:
+            folder = Path(run_dir).absolute()
+            log_lines.write(log_lines.line(f"Run directory: {folder}", role="lighthouse"), sys.stdout)
+            if "--job_groups" in argv:  # a stand-alone one belongs to no job
+                claim = RunClaim(folder, env.everything(), local=local)
                 claim.take(pause)
-            argv = complete(argv, run_dir, local=local)
-        except TorchftXError as e:
-            log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
-            last_words.write(2, str(e), launcher.last_words)
-            return launcher.no_restart_code or 2
-    return keep_lighthouse(argv, launcher, claim)
+            argv = complete(argv, folder, local=local)
+        return LighthouseSupervisor(argv, launcher, claim).run()
+    except TorchftXError as e:
+        log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
+        last_words.write(2, str(e), launcher.last_words)
+        return launcher.no_restart_code or 2
 
 
 def dumps(argv: list[str]) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from torchx import specs
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.job.parse import parse_resource
 
 
 def refused(sentence: str):
@@ -26,11 +26,6 @@ def refused(sentence: str):
         ({"min_replicas": 0}, "--min_replicas"),
         ({"replicas": 2, "min_replicas": 3}, r"--min_replicas is 3.*--replicas \(2\)"),
         ({"max_restarts": -1}, "--max_restarts"),
-        ({"cpu": 0}, "--cpu is 0"),  # TorchX would make 2 of it
-        ({"gpu": -1}, "--gpu"),
-        ({"memMB": 0}, "--memMB"),
-        ({"h": "aws_p3.2xlargo"}, r"--h 'aws_p3.2xlargo' .* did you mean 'aws_p3.2xlarge'\?"),
-        ({"h": "nonsense"}, "--h 'nonsense' .* give --cpu"),
         ({"log_level": "loud"}, "--log_level"),
         ({"lighthouse": ("nowhere",)}, "--lighthouse 'nowhere'"),
         ({"lighthouse": ("http://h:0",)}, "port 0"),
@@ -112,9 +107,19 @@ def test_islands_have_a_number_for_each_group_and_one_node(options: dict) -> Non
         FtJob(script="t.py", run_dir="/r", **{"replicas": 2, "workers_by_group": (1, 2), **options})
 
 
-def test_a_whole_resource_wins() -> None:
-    resource = specs.Resource(cpu=3, gpu=1, memMB=77)
-    assert FtJob(script="t.py", run_dir="/r", h="cpu.small", resource=resource).trainer_resource is resource
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"cpu": 0}, "--cpu is 0"),  # TorchX would make 2 of it
+        ({"gpu": -1}, "--gpu"),
+        ({"memMB": 0}, "--memMB"),
+        ({"h": "aws_p3.2xlargo"}, r"--h 'aws_p3.2xlargo' .* did you mean 'aws_p3.2xlarge'\?"),
+        ({"h": "nonsense"}, "--h 'nonsense' .* give --cpu"),
+    ],
+)
+def test_mistakes_in_a_resource(options: dict, named: str) -> None:
+    with refused(named):
+        parse_resource(**{"cpu": 2, "gpu": 0, "memMB": 4096, "h": None} | options)
 
 
 def test_the_command_of_an_extra_role() -> None:

@@ -117,11 +117,6 @@ def listed(text: str, seed: int) -> list[Planned]:
 
 
 def _check(kind: str) -> None:
-    if kind == "partition":
-        raise ConfigError(
-            "there are no partitions here: all processes of a job on one host share its network, and a rule that cut some of "
-            "them off would need root and would cut other programs off, too. docs/operate.md says what plays them."
-        )
     if kind not in KINDS:
         raise ConfigError(f"there is no kind of fault {kind!r}; the kinds are {', '.join(KINDS)}.")
 

@@ -94,7 +94,7 @@ def _trainer(job: FtJob) -> FtRole:
     args += ["--groups", str(job.replicas), "--workers"]
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
-    args += [*_lighthouses(job), *(["--own_gpus"] if job.trainer_resource.gpu > 0 else [])]
+    args += [*_lighthouses(job), *(["--own_gpus"] if job.resource.gpu > 0 else [])]
     args += ["--health", _as_given(job.health)] if job.health else []
     program = ("-m", job.module) if job.module else (job.script,)
     args += ["--", *map(_as_given, (*program, *job.script_args))]
@@ -105,7 +105,7 @@ def _trainer(job: FtJob) -> FtRole:
         args=args,
         env=_user_env(job, {}) | _env(job),
         num_replicas=job.replicas * job.nodes_per_replica,
-        resource=job.trainer_resource,
+        resource=job.resource,
         mounts=list(job.mounts),
         ft=_facts(job, "trainer"),
     )

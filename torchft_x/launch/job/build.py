@@ -32,7 +32,14 @@ from torchft_x.launch.job.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.job.app import to_app
 from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_secrets
 from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
-from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_env, parse_mounts
+from torchft_x.launch.job.parse import (
+    parse_addresses,
+    parse_bool,
+    parse_counts,
+    parse_env,
+    parse_mounts,
+    parse_resource,
+)
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import Hook
 from torchft_x.tls import setting_of as tls_setting
@@ -107,11 +114,7 @@ def ft_app(
             mounts=parse_mounts(mounts),
             image=image,
             python=_python(image),
-            h=h,
-            cpu=cpu,
-            gpu=gpu,
-            memMB=memMB,
-            resource=resource,
+            resource=resource or parse_resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
             log_level=log_level,
             log_format=log_format,
             debug=parse_bool(debug, what="--debug"),
@@ -203,7 +206,7 @@ def _check(job: FtJob) -> None:
     if not job.image:
         check_here(job)
     if job.unused_gpus:
-        gpu = job.trainer_resource.gpu
+        gpu = job.resource.gpu
         print(
             f"torchft_x: each node of a group gets {gpu} GPUs and {gpu - job.unused_gpus} of them a worker; unless your "
             f"workers use several, give --workers_per_replica {gpu * job.nodes_per_replica}.",

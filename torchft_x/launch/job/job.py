@@ -145,16 +145,8 @@ class FtJob:
     """Container image; '' to run the job on this file system."""
     python: str = "python"
     """Interpreter inside the image."""
-    h: str | None = None
-    """Named resource; overrides cpu, gpu and memMB."""
-    cpu: int = 2
-    """Number of CPUs of one node of a group."""
-    gpu: int = 0
-    """Number of GPUs of one node of a group."""
-    memMB: int = 4096
-    """MB of memory of one node of a group."""
-    resource: specs.Resource | None = None
-    """TorchX resource of one node of a group; overrides h."""
+    resource: specs.Resource = field(default_factory=lambda: parse_resource(cpu=2, gpu=0, memMB=4096, h=None))
+    """TorchX resource of one node of a group."""
     log_level: str = "info"
     """One of `LOG_LEVELS`. With `debug` it is ``debug``."""
     log_format: str = "text"
@@ -174,7 +166,6 @@ class FtJob:
         if self.lighthouse:
             parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
         self._check_lighthouses()
-        _ = self.trainer_resource
         if self.lighthouse and self.extra_roles:
             raise ConfigError(
                 f"{self.lighthouse_from} names a lighthouse of several jobs, which can't stop the extra roles when this job "
@@ -223,15 +214,10 @@ class FtJob:
             raise ConfigError(f"--max_restarts is {self.max_restarts}; it must be 0 or more.")
 
     @property
-    def trainer_resource(self) -> specs.Resource:
-        """Resource of one node of a group."""
-        return self.resource or parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h)
-
-    @property
     def unused_gpus(self) -> int:
         """Number of a node's accelerators that are left over if each worker uses one."""
         workers = max(self.workers_by_group or (self.workers_per_replica // self.nodes_per_replica,))
-        return max(0, int(self.trainer_resource.gpu) - workers)
+        return max(0, int(self.resource.gpu) - workers)
 
     @property
     def level(self) -> str:

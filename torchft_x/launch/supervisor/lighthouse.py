@@ -199,15 +199,6 @@ class LighthouseSupervisor:
         log_lines.print_line(f"torchft_x: {text}", role="lighthouse")
 
 
-def keep_lighthouse(argv: list[str], launcher: LauncherOptions, claim: RunClaim | None = None) -> int:
-    """Keep a lighthouse with these flags running, and return the exit code. `claim` on the run directory must be taken."""
-    try:
-        return LighthouseSupervisor(argv, launcher, claim).run()
-    except TorchftXError as e:
-        log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
-        return 2
-
-
 def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
     """Bind the port without listening, so that no other process gets it between two starts. Return flags and socket.
 

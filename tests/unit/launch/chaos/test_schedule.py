@@ -65,7 +65,6 @@ def test_nobody_is_struck_who_is_not_there() -> None:
         ("10", "'10' is not SECONDS:KIND"),
         ("10:kill:1:2:3", "is not SECONDS:KIND"),
         ("10:explode", "no kind of fault 'explode'; the kinds are kill, stop, hang, drain, supervisor, lighthouse"),
-        ("10:partition:1", "share its network"),
         ("x:kill", "'x' is no number of seconds"),
         ("nan:kill", "'nan' is no number of seconds"),
         ("1:stop:0:inf", "'inf' is no number of seconds"),

@@ -31,15 +31,19 @@ def refused(sentence: str):
 
 def test_every_field_of_a_job_can_be_given() -> None:
     given = set(inspect.signature(ft_app).parameters)
-    assert given == {f.name for f in dataclasses.fields(FtJob)} - {"lighthouse_from", "python"}
+    assert given - {"h", "cpu", "gpu", "memMB"} == {f.name for f in dataclasses.fields(FtJob)} - {
+        "lighthouse_from",
+        "python",
+    }
 
 
 def test_defaults_are_those_of_the_job() -> None:
-    raw = {"lighthouse": "", "run_dir": "", "env": None, "mounts": None}  # they say "find out" here
+    raw = {"lighthouse": "", "run_dir": "", "env": None, "mounts": None, "resource": None}  # "find out", here
+    raw |= {"h": None, "cpu": 2, "gpu": 0, "memMB": 4096}  # the job's resource
     fields = {f.name: f.default for f in dataclasses.fields(FtJob)}
     for name, parameter in inspect.signature(ft_app).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
-            assert parameter.default == raw.get(name, fields[name]), name
+            assert parameter.default == raw.get(name, fields.get(name)), name
 
 
 def test_each_run_has_its_own_directory(folder: Path) -> None:
