@@ -21,7 +21,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -66,12 +66,12 @@ class Verdict(enum.Enum):
     """Undecided: the claim is held if it is renewed while it is watched."""
 
 
-def judge(found: Entry | None, job: str, here: PidScope, runs: Callable[[str], bool]) -> Verdict:
-    """Decide whether `job` may have the run directory now. `runs` returns whether a role of a job runs on this host."""
+def judge(found: Entry | None, job: str, here: PidScope, roles: Callable[[str], Collection[int]]) -> Verdict:
+    """Decide whether `job` may have the run directory now. `roles` returns the pids of a job's roles on this host."""
     if found is None or found.over or found.job == job:
         return Verdict.FREE
     if found.scope == here:
-        if runs(found.job):
+        if roles(found.job):
             return Verdict.HELD
         return Verdict.FREE if found.local else Verdict.WATCH
     rebooted = found.scope.host == here.host and found.scope.boot != here.boot
@@ -100,7 +100,7 @@ class RunClaim:
             while await_free(self.path, self._entry.job, wait):
                 with _exclusive(self.path):
                     found = read(self.path)
-                    if judge(found, self._entry.job, self._entry.scope, _runs) is Verdict.HELD:
+                    if judge(found, self._entry.job, self._entry.scope, _roles_of) is Verdict.HELD:
                         continue
                     if found is None or found.over or found.job != self._entry.job:
                         self._renew()
@@ -160,7 +160,7 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
         found = read(path)
         if first is None or found is None or found.job != first.job:
             first, looks = found, 0
-        verdict = judge(found, job, _here(), _runs)
+        verdict = judge(found, job, _here(), _roles_of)
         if verdict is Verdict.FREE:
             return True
         assert found is not None
@@ -221,10 +221,6 @@ def _here() -> PidScope:
     except OSError:
         pids = ""
     return PidScope(socket.gethostname(), net.boot_id(), pids)
-
-
-def _runs(job: str) -> bool:
-    return any(True for _ in _roles_of(job))
 
 
 def _ends(job: str) -> bool:

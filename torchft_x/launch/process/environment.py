@@ -43,8 +43,6 @@ def package_root(package_file: str, installed: tuple[str, ...]) -> str | None:
 
 # torchrun sets this in its own environment, and workers inherit it.
 _SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
-# Options of torchrun (PET_X is --x) and of its agent, without effect here.
-_OF_TORCHRUN = ("PET_", "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 
 
 def worker_environment(
@@ -89,8 +87,3 @@ def worker_environment(
 def error_file(folder: str | Path, local_rank: int) -> Path:
     """Return the file to which a script with torchelastic's ``@record`` writes its error. Its folder must be made first."""
     return Path(folder, "torchelastic", "attempt_0", str(local_rank), "error.json")
-
-
-def without_effect(given: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that steer torchrun and have no effect here, sorted."""
-    return sorted(name for name in given if name.startswith(_OF_TORCHRUN) and name != "PET_LOG_DIR")  # TorchX sets that

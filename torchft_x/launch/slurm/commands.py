@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import signal
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -18,7 +17,6 @@ from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.launch.slurm.submit import cancel, read_script, submit_parts
-from torchft_x.observe.events import EventLog
 from torchft_x.timing import POLL_SLOW
 
 END = 120.0  # seconds for a job's parts to end, which may save first; KillWait is 30 by default
@@ -88,16 +86,3 @@ def _grow(controller: Controller, manifest: Manifest, wanted: int) -> None:
 def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:
     parts = tuple(dataclasses.replace(p, gone=True) if p.name in names else p for p in manifest.parts)
     return dataclasses.replace(manifest, parts=parts)
-
-
-def tell_cancelled(run_dir: str | Path) -> None:
-    """Record the cancellation in the run's events: its lighthouses end on a signal, which is no outcome by itself.
-
-    Raise `ConfigError` if the run directory can't be written.
-    """
-    try:
-        events = EventLog(str(run_dir), "lighthouse")
-        events.emit("exit", code=128 + signal.SIGTERM, reason="it was cancelled")
-        events.close()
-    except OSError as e:
-        raise ConfigError(f"the end can't be written in {run_dir} ({e.strerror}).") from None

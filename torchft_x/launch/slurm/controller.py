@@ -77,16 +77,13 @@ class Controller:
         """
         self._run(["sbatch", "--test-only"], script)
 
-    def start_now(self, job: str, exclude: Sequence[str]) -> bool:
-        """End a job's wait for BeginTime, and exclude only these nodes for it.
+    def exclude(self, job: str, nodes: Sequence[str], *, start: bool = False) -> bool:
+        """Exclude only these nodes, or none, for a waiting job. With `start`, end its wait for BeginTime.
 
         Return False if it does not wait (any more), or if Slurm is still cleaning up its last run: try again.
         """
-        return self._on("update", f"JobId={job}", f"ExcNodeList={','.join(exclude)}", "StartTime=now")
-
-    def exclude(self, job: str, nodes: Sequence[str]) -> bool:
-        """Exclude these nodes, or none, for a waiting job. Return False if it does not wait (any more)."""
-        return self._on("update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
+        now = ["StartTime=now"] if start else []
+        return self._on("update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}", *now)
 
     def reschedule(self, job: str, name: str) -> bool:
         """Have Slurm's main scheduler make a round, as after every update. This update sets the job's name, which is `name`."""

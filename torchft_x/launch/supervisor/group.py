@@ -18,7 +18,6 @@ from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.job.health import UNHEALTHY_HOST, failure, report_unhealthy
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
-from torchft_x.launch.process.environment import without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import (
@@ -49,7 +48,7 @@ class Supervisor(BaseSupervisor):
         super().__init__(config, connect)
         self._warm: WarmParent = warm
         warm.report = lambda **fields: self._events.emit("warm", **fields)
-        self._collector: Collector | None = None  # made with the first attempt
+        self._collector: Collector | None = None  # None without a run directory or worker servers
         self._incident: Incident | None = None  # incident of the attempt that runs or ran last
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first attempt, if copies are wanted
@@ -102,11 +101,6 @@ class Supervisor(BaseSupervisor):
 
     def _check_command(self) -> None:
         check_script(self.config.command[0])
-        ignored = without_effect(self._environ)
-        if ignored:
-            self._say(
-                f"{self.config.name}: {', '.join(ignored)} would steer torchrun, which isn't used: without effect"
-            )
 
     def _event_fields(self) -> dict[str, Any]:
         node = None if self.config.nodes == 1 else self.config.node
@@ -117,17 +111,17 @@ class Supervisor(BaseSupervisor):
     def _on_turn(self, attempt: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
         if halt is not None and self._reports is not None:
             self._reports.halted(started.attempt_token, *halt)
-        if self._watched is None:
+        if self._collector is None:
             return
         incident = incident_of(attempt, started.attempt_token)
         if incident != self._incident:
             self._incident = incident
-            self._watched.incident = incident
+            self._collector.incident = incident
             attempt.before_kill = self._hear_last_words
         if halt is not None and halt[0]:
-            self._watched.stopped(incident, *halt)
+            self._collector.stopped(incident, *halt)
         if self._stops.first is not None:
-            self._watched.incident = None
+            self._collector.incident = None
         self._say_findings()
 
     def _why_end(self, started: StartedAttempt) -> str:
@@ -172,18 +166,6 @@ class Supervisor(BaseSupervisor):
             self._collector.close()
             self._say_findings()
 
-    @property
-    def _watched(self) -> Collector | None:
-        """Collector of evidence, made at the first use; None without a run directory or worker servers."""
-        config = self.config
-        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
-        if self._collector is None and not off:
-            assert config.run_dir is not None
-            self._collector = Collector(
-                config.run_dir, config.group, config.groups, self._stops.wake, hang_timeout=config.hang_timeout
-            )
-        return self._collector
-
     def _say_findings(self) -> None:
         for folder, sentence in self._collector.take() if self._collector is not None else ():
             self._events.emit("dump", folder=str(folder), reason=sentence)
@@ -192,7 +174,11 @@ class Supervisor(BaseSupervisor):
             )
 
     def _make_attempts(self, reports: Reports) -> Attempts:
-        config = self.config
+        config, off = self.config, env.read(env.WORKER_SERVER, None, self._environ) == "0"
+        if config.run_dir is not None and not off:
+            self._collector = Collector(
+                config.run_dir, config.group, config.groups, self._stops.wake, hang_timeout=config.hang_timeout
+            )
         reports.on_number(self._on_number)
         reports.on_order(self._on_order)
         if config.nodes == 1:

@@ -111,7 +111,9 @@ class Attempt:
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = StoppedProcesses()  # workers that are stopped, and for how long
         self._log = spec.folder / "store.log"  # output of the store's process
-        self._store = _open_store(spec, self._log, self._fork_store)  # None if another node serves it
+        listener = loopback() if spec.nodes == 1 and not spec.program else spec.listener
+        # None if another node serves it, or for a program.
+        self._store = None if listener is None else GroupStore(listener, spec.env, self._log, self._fork_store)
         self._store_fd: int | None = None  # pidfd of the store's process, once that runs
         self._store_code: int | None = None  # exit code or -signal of that process
         environs = _environments(spec, self._store)
@@ -288,17 +290,6 @@ def _holds(files: list[Path], whence: int, event: bytes) -> bool:
             if event in f.read(_EVENTS_READ):
                 return True
     return False
-
-
-def _open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int | None]) -> GroupStore | None:
-    """Return the group's store if this node serves it, else None. A program that is no worker has none.
-
-    `fork` is passed to `GroupStore`.
-    """
-    listener = spec.listener
-    if listener is None and spec.nodes == 1 and not spec.program:
-        listener = loopback()
-    return None if listener is None else GroupStore(listener, spec.env, log, fork)
 
 
 def _environments(spec: AttemptSpec, store: GroupStore | None) -> list[dict[str, str]]:

@@ -30,8 +30,8 @@ TORCH = (
     "torch.utils.data",
 )
 """Modules imported for the attempts after the first."""
-_KNOWN = ("torch", "torchft_x", "fsspec", "numpy")
-"""Packages that read no rank-dependent variable when they are imported."""
+KNOWN = ("torch", "torchft_x", "fsspec", "numpy")
+"""Packages that read no rank-dependent variable when they are imported. The parent may import them before the first attempt."""
 _LOADERS = ("exec", "eval", "__import__", "import_module", "run_path", "run_module", "CDLL")
 _REACHES = {"environ", "putenv", "unsetenv", *_LOADERS}
 """Names by which a script may set a variable that a library reads, or run code that does."""
@@ -63,7 +63,7 @@ def why_first_is_cold(script: str) -> str | None:
         return "the script imports no torch at its top level"
     for node in body[:last]:
         if isinstance(node, ast.Import | ast.ImportFrom) and not any(alias.name in _REACHES for alias in node.names):
-            strange = sorted(n for n in _roots(node) if n not in _KNOWN and n not in sys.stdlib_module_names)
+            strange = sorted(n for n in _roots(node) if n not in KNOWN and n not in sys.stdlib_module_names)
             if strange:
                 return f"the script imports {strange[0]} before torch or torchft_x"
         elif any(map(_reaches, ast.walk(node))):
@@ -90,11 +90,6 @@ def imported_by(script: str) -> list[tuple[str, tuple[str, ...]]]:
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found.append((node.module, tuple(alias.name for alias in node.names if alias.name != "*")))
     return list(dict.fromkeys(found))
-
-
-def is_known(module: str) -> bool:
-    """Return whether the parent may import this module before the first attempt."""
-    return root(module) in _KNOWN
 
 
 def root(module: str) -> str:

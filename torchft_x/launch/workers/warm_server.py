@@ -56,7 +56,7 @@ class Imports:
         with contextlib.suppress(KeyError):  # its import failed
             sys.modules[warm_rules.LAZY_COMPILER].defer_compiler_import()
         for module, names in self._of_script:
-            if warm_rules.is_known(module):
+            if warm_rules.root(module) in warm_rules.KNOWN:
                 self._load(module, names)
         for module in warm_rules.OURS:
             self._load(module)

@@ -13,7 +13,6 @@ from torchft_x.launch.process.environment import (
     package_root,
     tuned,
     with_package,
-    without_effect,
     worker_environment,
 )
 from torchft_x.launch.supervisor.config import SupervisorConfig, trainer_environment
@@ -77,10 +76,3 @@ def test_a_worker_finds_its_ranks() -> None:
     assert out["TORCHELASTIC_ERROR_FILE"] == "/f/torchelastic/attempt_0/1/error.json"
     nccl = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
     assert worker_environment(nccl, Address("10.0.0.1", 7), "/f", **meet).items() >= nccl.items()
-
-
-def test_torchruns_own_options_are_named() -> None:
-    assert without_effect({"PET_NO_PYTHON": "1", "A": "1", "TORCHELASTIC_HEALTH_CHECK_PORT": "1"}) == [
-        "PET_NO_PYTHON",
-        "TORCHELASTIC_HEALTH_CHECK_PORT",
-    ]

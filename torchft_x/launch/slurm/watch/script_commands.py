@@ -8,19 +8,20 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 import time
 
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import store
-from torchft_x.launch.slurm.commands import END, tell_cancelled
+from torchft_x.launch.slurm.commands import END
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch.watcher import ask
-from torchft_x.observe.events import last_event
+from torchft_x.observe.events import EventLog, last_event
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 from torchft_x.timing import POLL_SLOW
 
@@ -28,40 +29,31 @@ _SPARE = 5.0  # seconds kept for the submission after the wait
 
 
 def again(argv: list[str]) -> int:
-    """Run ``torchft_x slurm-again`` and return its exit code."""
+    """Run ``torchft_x slurm-again`` and return its exit code.
+
+    Ahead of the time limit, stop the part's processes in good order after the submission. A group waits until a lighthouse
+    serves, to which it can report that it leaves. A group that left without a report may still have committed a step, and
+    its next start would have to wait until it is known to have ended.
+
+    On an unhealthy node, its processes have ended. If Slurm refuses the part, as when no other node is left, report to the
+    lighthouse that the group is lost, and return 1.
+    """
     run_dir, role, number, job, seconds = argv
-    if seconds == "unhealthy":
-        return move(run_dir, role, int(number), job, Controller())
-    return ahead(run_dir, role, int(number), job, float(seconds), Controller())
-
-
-def ahead(run_dir: str, role: str, number: int, job: str, left: float, controller: Controller) -> int:
-    """Submit this job's part anew, `left` seconds ahead of its time limit, and stop its processes in good order.
-
-    A group waits until a lighthouse serves, to which it can report that it leaves. A group that left without a report may
-    still have committed a step, and its next start would have to wait until it is known to have ended.
-    """
-    if role == "trainer":
-        _until_served(store.read(run_dir), left)
-    if _submit(run_dir, role, number, job, controller):
-        controller.end_step(job)
-    return 0
-
-
-def move(run_dir: str, role: str, number: int, job: str, controller: Controller) -> int:
-    """Submit this job's part anew, without unhealthy nodes. Its processes have ended.
-
-    If Slurm refuses it, as when no other node is left, report to the lighthouse that the group is lost, and return 1.
-    """
+    controller = Controller()
+    if seconds != "unhealthy":
+        if role == "trainer":
+            _until_served(store.read(run_dir), float(seconds))
+        if _submit(run_dir, role, int(number), job, controller):
+            controller.end_step(job)
+        return 0
     try:
-        _submit(run_dir, role, number, job, controller)
+        _submit(run_dir, role, int(number), job, controller)
     except SlurmError as e:
         if e.uncertain:
             raise  # a watcher submits the part
-        hosts = store.unhealthy(run_dir)
-        why = f"no host is left for it ({e}); {'; '.join(hosts.values())}"
+        why = f"no host is left for it ({e}); {'; '.join(store.unhealthy(run_dir).values())}"
         print(f"{role}/{number}: {why}", flush=True)
-        store.tell_groups(store.read(run_dir), {str(number): why})
+        store.tell_groups(store.read(run_dir), {number: why})
         return 1
     return 0
 
@@ -107,7 +99,10 @@ def end_app(run_dir: str, me: str, controller: Controller) -> None:
     wait for each other. Raise `SlurmError`, `UnreadableError`, `ConfigError` or `OSError`.
     """
     if store.read(run_dir).cancelled:
-        tell_cancelled(run_dir)  # after the end of the lighthouse: one that takes over meanwhile reports its start
+        # After the end of the lighthouse: one that takes over meanwhile reports its start. Its end by a signal is no outcome.
+        events = EventLog(run_dir, "lighthouse")
+        events.emit("exit", code=128 + signal.SIGTERM, reason="it was cancelled")
+        events.close()
         return
     entry = LeaseDirectory(store.lease_folder(run_dir) / "lease").read()
     if entry is None or entry.verdict is None:

@@ -168,7 +168,7 @@ class Watcher:
                 self._submit(action, manifest)
             elif isinstance(action, a.SkipBeginTime):
                 part = action.part
-                if self._controller.start_now(part.job, self._excluded(part)):
+                if self._controller.exclude(part.job, self._excluded(part), start=True):
                     self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime")
             elif isinstance(action, a.LiftExclusions):
                 self._controller.exclude(action.part.job, self._excluded(action.part))
