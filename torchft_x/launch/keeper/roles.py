@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from torchft_x import env
@@ -64,7 +63,9 @@ class RoleProcess:
         """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
         command = self.command(groups)
         own = {name: value.replace(REPLICA, str(self.replica.number)) for name, value in self._how.env.items()}
-        environ = local_environment(env.everything(), own)
+        inherited = env.everything()  # the rest is as TorchX's local scheduler makes it
+        environ = {"PYTHONUNBUFFERED": "x", **inherited, **own}
+        environ["PATH"] = os.pathsep.join(e["PATH"].strip(os.pathsep) for e in (own, inherited) if e.get("PATH"))
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
         ours = bool(self.replica.role.kind)  # ends by itself when the keeper is gone; other programs are killed
@@ -119,12 +120,3 @@ class RoleProcess:
             last_exit=replica.last_exit or self._report.reason,
             code=replica.code,
         )
-
-
-def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that TorchX's local scheduler would give to a replica: `base` with `more`."""
-    out = {**base, **more}
-    paths = [part.strip(os.pathsep) for part in (more.get("PATH"), base.get("PATH")) if part]
-    out["PATH"] = os.pathsep.join(paths)
-    out.setdefault("PYTHONUNBUFFERED", "x")
-    return out

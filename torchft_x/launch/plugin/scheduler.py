@@ -60,7 +60,6 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         self._index = Index()
         self._run_dir = ""  # run directory of the dry run in progress
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}  # by app id, of jobs that end with this process
-        self._detached: set[str] = set()  # app ids of jobs that outlive this process
         # App, options and run directory of each dry run, by app id.
         self._roles: dict[str, tuple[AppDef, Mapping[str, Any], str]] = {}
 
@@ -119,8 +118,6 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         if made.launcher is not None:
             self._keepers[made.app_id] = keeper
             _register_termination_signals()
-        else:
-            self._detached.add(made.app_id)
         deadline = time.monotonic() + TIMING.launcher_begin
         while True:
             found = self._find(made.app_id)
@@ -136,11 +133,8 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             time.sleep(POLL_FAST)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        if (
-            app_id in self._detached
-            and excepthook.in_command("run")
-            and threading.current_thread() is threading.main_thread()
-        ):
+        here = excepthook.in_command("run") and threading.current_thread() is threading.main_thread()
+        if here and app_id in self._roles and self._roles[app_id][1].get("detach"):
             self._leave_alone(app_id)
         try:
             found = self._find(app_id)
@@ -232,21 +226,17 @@ def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
     After a third one, or the time limit, kill the keeper, which kills all processes of its job.
     """
     deadline = time.monotonic() + TIMING.launcher_end
-    again = 0
-    keeper.terminate()
-    while keeper.poll() is None and time.monotonic() < deadline:
+    for _ in range(3):
+        keeper.terminate()
         try:
             keeper.wait(max(0.0, deadline - time.monotonic()))
+            return
         except subprocess.TimeoutExpired:
             break
         except (KeyboardInterrupt, SignalException):
-            again += 1
-            if again > 2:
-                break
-            keeper.terminate()
-    if keeper.poll() is None:
-        keeper.kill()
-        keeper.wait()
+            continue
+    keeper.kill()
+    keeper.wait()
 
 
 def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: bool) -> JobPlan:

@@ -306,7 +306,7 @@ class BaseSupervisor:
     def _advertise(self) -> str:
         """Return the host by which other groups reach this one. On one machine that is the loopback, which always resolves."""
         given = any(env.read(name, None, self._environ) for name in (env.ADVERTISE_HOST, env.ADVERTISE_INTERFACE))
-        towards = None if self._found is None else self._found.address.url
+        towards = None if self._found is None else self._found.addresses[0].url
         return net.advertise_host(
             "127.0.0.1" if self.config.local and not given else None, self._environ, towards=towards
         )

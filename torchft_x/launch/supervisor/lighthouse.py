@@ -134,7 +134,11 @@ class LighthouseSupervisor:
                 if self._stops.first is not None:
                     return 0
                 continue
-            end = self._how(code, time.monotonic() - began)
+            uptime = time.monotonic() - began
+            how = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
+            own = code > 0 or -code in OWN_FAULTS
+            code = 1 if code == _USAGE else code  # the first child accepted the arguments
+            end = AttemptEnd(False, code, how, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
             decision = self._restarts.ended(end, time.monotonic())
             if isinstance(decision, GiveUp):
                 self._say(f"the lighthouse is given up: {decision.sentence}. See its last lines above.")
@@ -145,13 +149,6 @@ class LighthouseSupervisor:
             self._note(end, decision.pause)
             if not self._stops.wait(lambda: False, decision.pause) and self._stops.first is not None:
                 return 0
-
-    @staticmethod
-    def _how(code: int, uptime: float) -> AttemptEnd:
-        reason = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
-        own = code > 0 or -code in OWN_FAULTS
-        # Exit code 2 would mean a mistake in the arguments, but the first child accepted them.
-        return AttemptEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
 
     def _live(self, argv: list[str]) -> int:
         """Run the server once, and return its exit code or -signal."""

@@ -7,6 +7,7 @@ serve there, so that way needs a token, by which a stranger refuses us.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import socket
 from collections.abc import Callable, Mapping
@@ -37,11 +38,6 @@ class FoundLighthouse:
     token_file: str | None  # file with the same token, for the trainer; None: it inherits TORCHFT_X_TOKEN, or has none
 
     @property
-    def address(self) -> Address:
-        """Address of the only lighthouse, or of the first in the list."""
-        return self.addresses[0]
-
-    @property
     def url(self) -> str:
         """Comma-separated addresses, in the format of TORCHFT_LIGHTHOUSE."""
         return ",".join(a.url for a in self.addresses)
@@ -59,10 +55,10 @@ class Locator:
 
     def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str], several: int = 1) -> None:
         self._environ = environ
-        self._file = None if run_dir is None else run_dir / "lighthouse"
-        self._files: list[Path] = []  # address files of the job's several lighthouses, by index
-        if several > 1 and run_dir is not None:
-            self._files = [folder_of_several(run_dir) / str(index) for index in range(several)]
+        self._files: list[Path] = []  # address files of the job's lighthouses, by index
+        if run_dir is not None:
+            folder = folder_of_several(run_dir)
+            self._files = [folder / str(k) for k in range(several)] if several > 1 else [run_dir / "lighthouse"]
         self._token_file = None if run_dir is None else run_dir / "token"
         self._given: tuple[Address, ...] = ()  # empty: search by the run directory and the scheduler
         self._tried: list[str] = []  # failures of the last call of `poll`, a clause each
@@ -87,7 +83,7 @@ class Locator:
         self._tried = []
         if self._given:
             return self._with_token(*self._given) if any(self._answers(a) for a in self._given) else None
-        return self._by_files() if self._files else self._by_file() or self._by_host()
+        return self._by_files() or (self._by_host() if len(self._files) < 2 else None)
 
     def _answers(self, address: Address, by: str = "") -> bool:
         try:
@@ -98,34 +94,26 @@ class Locator:
         return True
 
     def _by_files(self) -> FoundLighthouse | None:
-        """Return the job's several lighthouses once all addresses are known, as failover needs them, and one of them answers."""
-        addresses = [self._read(file) for file in self._files]
-        known = [a for a in addresses if a is not None]
-        if len(known) < len(addresses) or not any(self._answers(a) for a in known):
+        """Return the lighthouse that the address file names, if it answers. Of several all must be named, as failover needs them.
+
+        A file may be an earlier run's: it is read each time. The token is written before the address, so it is readable now.
+        """
+        addresses = [address for file in self._files if (address := self._read(file)) is not None]
+        if not addresses or len(addresses) < len(self._files):
             return None
-        return self._with_token(*known)
+        if not any(self._answers(a, f" by {file}") for a, file in zip(addresses, self._files, strict=True)):
+            return None
+        found = self._with_token(*addresses)
+        alone = len(self._files) == 1
+        return dataclasses.replace(found, address_file=str(self._files[0].absolute())) if alone else found
 
     def _read(self, file: Path) -> Address | None:
-        try:
+        address = None
+        with contextlib.suppress(OSError):
             address = read_address(file)
-        except OSError:
-            address = None
         if address is None:
             self._tried.append(f"no address in {file} yet")
         return address
-
-    def _by_file(self) -> FoundLighthouse | None:
-        """Return the lighthouse that the address file names, if it answers. The file may be an earlier run's: it is read each time."""
-        if self._file is None:
-            return None
-        address = self._read(self._file)
-        if address is None:
-            return None
-        # The token is written before the address, so it is readable now.
-        found = self._answers(address, f" by {self._file}")
-        if not found:
-            return None
-        return dataclasses.replace(self._with_token(address), address_file=str(self._file.absolute()))
 
     def _by_host(self) -> FoundLighthouse | None:
         if self._at is None:
@@ -141,8 +129,7 @@ class Locator:
             where = f"{env.TOKEN}, {env.TOKEN_FILE}" + (f" or {self._token_file}" if self._token_file else "")
             self._tried.append(f"{address.url} by {host_in}: no token for it in {where}")
             return None
-        found = self._answers(address, f" by {host_in}")
-        return self._with_token(address) if found else None
+        return self._with_token(address) if self._answers(address, f" by {host_in}") else None
 
     def _has_token(self) -> bool:
         return self._given_token() or (self._token_file is not None and self._token_file.exists())

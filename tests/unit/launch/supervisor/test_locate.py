@@ -38,7 +38,7 @@ def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int, dead: i
     assert "refused" in locator.missing
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
     found = locator.poll()
-    assert found.address.url == f"http://127.0.0.1:{port}"
+    assert found.url == f"http://127.0.0.1:{port}"
     assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
     assert "secret" not in repr(found)
 
@@ -119,7 +119,7 @@ def test_nothing_to_go_by(environ: dict[str, str], sentence: str) -> None:
 def test_by_the_host_the_scheduler_names(port: int) -> None:
     """No run directory is needed for that."""
     found = Locator(None, None, by_host(port, "127.0.0.1,second.host", TORCHFT_X_TOKEN="t")).poll()
-    assert (found.address, found.token) == (Address("127.0.0.1", port), "t")
+    assert (found.addresses, found.token) == ((Address("127.0.0.1", port),), "t")
 
 
 def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> None:
@@ -137,7 +137,7 @@ def test_the_file_comes_first_unless_it_is_of_an_earlier_run(tmp_path: Path, por
     with socket.create_server(("127.0.0.1", 0)) as other:
         for written, found in ((other.getsockname()[1],) * 2, (dead, port)):
             (tmp_path / "lighthouse").write_text(f"127.0.0.1:{written}")
-            assert Locator(tmp_path, None, by_host(port)).poll().address.port == found
+            assert Locator(tmp_path, None, by_host(port)).poll().addresses[0].port == found
 
 
 def test_what_is_missing_names_all_that_was_tried(tmp_path: Path, dead: int) -> None:
