@@ -191,20 +191,30 @@ def lighthouse_app(
             python=_python(image),
             **parameters,
         )
-        if job.run_dir and not image:
-            check_run_dir(job.run_dir)
         if not image:
+            if job.run_dir:
+                check_run_dir(job.run_dir)
             check_secrets(job)
         return render_lighthouse(job)
 
 
 def _check(job: FtJob) -> None:
-    """Raise the errors of `check_here`, if the job runs on this file system.
+    """Raise `ConfigError` unless this file system has the files that the job needs, and a free run directory.
 
-    Print a warning if a node has more GPUs than workers, which may use several.
+    With an image only the job's machines can tell. Print a warning if a node has more GPUs than workers, which may use
+    several.
     """
     if not job.image:
-        check_here(job)
+        if not job.module:
+            check_script(job.script)
+        check_run_dir(job.run_dir)
+        run_claim.check(Path(job.run_dir))
+        for role in job.extra_roles:
+            words = role.words(job.python)
+            if not role.image and words[0] == job.python and len(words) > 1 and words[1].endswith(".py"):
+                check_script(words[1], whose=f"of the extra role {role.name!r} ")
+        check_secrets(job)
+        check_mounts(job.mounts)
     if job.unused_gpus:
         gpu = job.resource.gpu
         print(
@@ -212,20 +222,6 @@ def _check(job: FtJob) -> None:
             f"workers use several, give --workers_per_replica {gpu * job.nodes_per_replica}.",
             file=sys.stderr,
         )
-
-
-def check_here(job: FtJob) -> None:
-    """Raise `ConfigError` unless this file system has the files that the job needs, and a free run directory."""
-    if not job.module:
-        check_script(job.script)
-    check_run_dir(job.run_dir)
-    run_claim.check(Path(job.run_dir))
-    for role in job.extra_roles:
-        words = role.words(job.python)
-        if not role.image and words[0] == job.python and len(words) > 1 and words[1].endswith(".py"):
-            check_script(words[1], whose=f"of the extra role {role.name!r} ")
-    check_secrets(job)
-    check_mounts(job.mounts)
 
 
 def lighthouse_addresses(parameter: str, env: Mapping[str, str]) -> tuple[tuple[str, ...], str]:

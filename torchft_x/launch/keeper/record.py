@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import socket
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchft_x.atomic_file import replace_file
 from torchft_x.json_values import from_json
-from torchft_x.launch.job.states import OVER, STATES, UnreadableError
+from torchft_x.launch.job.states import OVER, STATES, read_state
 from torchft_x.launch.keeper.plan import folder
 from torchft_x.launch.process import process_tree
 from torchft_x.net import boot_id
 
 FORMAT = 1
-_LIMIT = 1 << 24  # bytes; enough for thousands of replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,23 +130,7 @@ def read(run_dir: str | Path, app_id: str | None = None) -> JobRecord:
 
 
 def _load(path: Path) -> JobRecord:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # so that a named pipe can't block the reader
-        with os.fdopen(fd, "rb") as f:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise UnreadableError(f"{path} is no file.")
-            text = f.read(_LIMIT)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UnreadableError(
-            f"There is no {path}: no job of local_ft was started in that run directory, or it was removed.",
-            missing=True,
-        ) from None
-    except OSError as e:
-        raise UnreadableError(f"{path} can't be read ({e.strerror}).") from None
-    try:
-        return _job(json.loads(text))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise UnreadableError(f"{path} is torn, or not a job's: nothing can be said of it.") from None
+    return read_state(path, _job, "no job of local_ft was started in that run directory, or it was removed")
 
 
 def _checked(record: JobRecord) -> JobRecord:

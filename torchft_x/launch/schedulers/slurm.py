@@ -39,7 +39,11 @@ def adjust(role: FtRole, info: Any) -> Any:
         _bind_free_port(replica, role.ft.kind)
         _pass_environment(replica)
     if role.ft.kind == "trainer" and role.ft.own_lighthouse:
-        _check_lighthouses(role.ft.lighthouses, len(replicas))
+        if role.ft.lighthouses > len(replicas):
+            raise ConfigError(
+                f"--lighthouses is {role.ft.lighthouses}, each on a node of its own beside a group, but the job has "
+                f"{len(replicas)}; give as many groups, or fewer lighthouses."
+            )
         for index, trainer in enumerate(replicas[: role.ft.lighthouses]):
             lighthouse = request.replicas.pop(f"{_LIGHTHOUSE}{index}", None)
             if lighthouse is not None:
@@ -73,14 +77,6 @@ def _check(role: FtRole, replicas: list[Any], job_dir: str | None) -> None:
         )
     if any(":" in r.args for r in replicas):
         raise ConfigError(f"The role {role.name} has the argument ':', at which srun cuts its command line.")
-
-
-def _check_lighthouses(number: int, nodes: int) -> None:
-    if number > nodes:
-        raise ConfigError(
-            f"--lighthouses is {number}, each on a node of its own beside a group, but the job has {nodes}; give as many "
-            "groups, or fewer lighthouses."
-        )
 
 
 def _check_script(args: list[str], job_dir: str | None) -> None:

@@ -25,13 +25,12 @@ from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.health import UNHEALTHY
-from torchft_x.launch.job.states import UnreadableError
+from torchft_x.launch.job.states import read_state
 from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 from torchft_x.timing import PATIENCE, POLL
 
 WATCHER = "watcher.json"
 """Name of the file with the watchers' note, in `folder`."""
-_LIMIT = 1 << 24  # bytes
 
 
 def folder(run_dir: str | Path) -> Path:
@@ -69,18 +68,7 @@ def is_slurm_run(run_dir: str | Path) -> bool:
 
 def read(run_dir: str | Path) -> Manifest:
     """Return the run's manifest. Raise `UnreadableError` if there is none, or it can't be read."""
-    path = path_of(run_dir)
-    try:
-        with path.open("rb") as f:
-            text = f.read(_LIMIT)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UnreadableError(f"There is no {path}: no job of slurm_ft has that run directory.", missing=True) from None
-    except OSError as e:
-        raise UnreadableError(f"{path} can't be read ({e.strerror}).") from None
-    try:
-        return from_json(json.loads(text))
-    except (ValueError, RecursionError):
-        raise UnreadableError(f"{path} is torn, or no manifest of slurm_ft: nothing can be said of it.") from None
+    return read_state(path_of(run_dir), from_json, "no job of slurm_ft has that run directory")
 
 
 def create(manifest: Manifest) -> None:
