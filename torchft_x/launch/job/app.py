@@ -32,12 +32,9 @@ def to_app(job: FtJob) -> specs.AppDef:
 def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
     """Return the app of a stand-alone lighthouse: one role, which runs until it is stopped."""
     args = ["-m", "torchft_x", "lighthouse", "--bind", f"[::]:{job.port}", "--min_replicas", str(job.min_replicas)]
-    for flag in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
+    times, files = ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"), ("lease_dir", "state_file")
+    for flag in (*times, *files, "run_dir", "token_file"):
         args += [f"--{flag}", str(getattr(job, flag))] if getattr(job, flag) else []
-    args += ["--lease_dir", job.lease_dir] if job.lease_dir else []
-    args += ["--state_file", job.state_file] if job.state_file else []
-    args += ["--run_dir", job.run_dir] if job.run_dir else []
-    args += ["--token_file", job.token_file] if job.token_file else []
     environ = {env.LOG_LEVEL: job.log_level, "PYTHONUNBUFFERED": "1", **_common(job)}
     role = FtRole(
         name="lighthouse",

@@ -63,24 +63,21 @@ class RoleScript:
     """Command of the job's own lighthouse, for a trainer's script, which runs it beside the first groups; () if none."""
     lighthouse_env: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def log_dir(self) -> str:
-        return f"{self.run_dir}/slurm/logs"
-
 
 def render(spec: RoleScript) -> str:
     """Return the script without the array's range, name and comment. Raise `ConfigError` for values that it can't contain."""
     check_values(spec)
+    logs = f"{folder(spec.run_dir)}/logs"
     resources = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes}", "--ntasks-per-node=1"]
     resources += [f"--cpus-per-task={spec.cpus}"] if spec.cpus > 0 else []
     resources += [f"--mem={spec.memory}{'M' if spec.memory else ''}"] if spec.memory >= 0 else []
     resources += [f"--gpus-per-node={spec.gpus}"] if spec.gpus > 0 else []
-    files = ["--open-mode=append", f"--output={spec.log_dir}/{spec.role}-%a.%A_%a.slurm.log", f"--chdir={spec.folder}"]
+    files = ["--open-mode=append", f"--output={logs}/{spec.role}-%a.%A_%a.slurm.log", f"--chdir={spec.folder}"]
     options = [*resources, "--requeue", "--export=ALL", *files, *spec.options]
     common = [f"export {name}={shlex.quote(value)}" for name, value in spec.env.items() if REPLICA not in value]
     own = [f"export {name}={_quote(value)}" for name, value in spec.env.items() if REPLICA in value]
     step = ["--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", *spec.srun_options]
-    log = f'--output={shlex.quote(spec.log_dir)}"/{spec.role}-$number-%t.$me-r$attempt.log"'
+    log = f'--output={shlex.quote(logs)}"/{spec.role}-$number-%t.$me-r$attempt.log"'
     if_healthy = "&& ! unhealthy " if _unhealthy(spec) else ""
     not_shared = (
         f"torchft_x: the run directory {spec.run_dir} is not on this node: it must lie on a file system that all nodes share; "
@@ -183,7 +180,7 @@ def _lighthouse(spec: RoleScript) -> list[str]:
     """Return the lines for a lighthouse beside each of the first groups, all but one on standby (docs/operate.md)."""
     if not spec.lighthouse:
         return []
-    log = f'{shlex.quote(spec.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'
+    log = f'{shlex.quote(f"{folder(spec.run_dir)}/logs")}"/lighthouse-$number-0.$me-r$attempt.log"'
     values = [f"export {name}={shlex.quote(value)}" for name, value in spec.lighthouse_env.items()]
     return [
         "lighthouse=",

@@ -235,21 +235,14 @@ class Attempt:
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
         after_end = any(_holds(self._events(self._workers[r].pid), os.SEEK_END, _FINISHED) for r in failed)
-        fault = self._fault(code, words, after_end)
+        # An exception that ended the script before a worker had a Manager, or after one had finished.
+        fault = exception_in(words) if code > 0 and (after_end or not self._had_manager) else ""
         return AttemptEnd(False, code, reason, own, progress, uptime, words, bool(failed), fault, after_end)
 
     @property
     def _had_manager(self) -> bool:
         """Whether a worker has made a Manager."""
         return any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids)
-
-    def _fault(self, code: int, words: tuple[str, ...], after_end: bool) -> str:
-        """Return the exception in `words` that ended the script before a worker had a Manager, or after one had finished, else ''."""
-        if code <= 0:
-            return ""
-        if not after_end and self._had_manager:
-            return ""
-        return exception_in(words)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Return code, reason and last lines of stderr of the first failure: one by a signal, rather than those that followed."""

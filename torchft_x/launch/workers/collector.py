@@ -264,7 +264,9 @@ class Collector:
         stem = self._group.replace("/", "_")
         incident = event.incident
         missing = []
-        recorder = bool(event.why) or _needs_recorder(folder)
+        # Of another group's event the collectives explain a stall or an abort. A dump of a recorder holds the GIL for 50 ms.
+        recorder = bool(event.why) or "-stalled-" in folder.name
+        recorder = recorder or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
         for target in incident.targets:
             files = event.held.get(target.rank, {})
             if "status.json" not in files:
@@ -285,11 +287,6 @@ class Collector:
         first = min((t.rank for t in incident.targets), default=0)
         part = stem if first == 0 else f"{stem}-from-{first}"  # for the group's other nodes
         replace_file(folder / f"{part}.why.json", json.dumps(why))
-
-
-def _needs_recorder(folder: Path) -> bool:
-    """Return whether other groups' collectives can explain the event. A dump of a recorder holds the GIL for 50 ms."""
-    return "-stalled-" in folder.name or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
 
 
 def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
