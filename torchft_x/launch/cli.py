@@ -68,32 +68,28 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def supervise(argv: list[str]) -> int:
-    """Run ``torchft_x supervise`` and return the exit code."""
+    """Run ``torchft_x supervise`` and return the exit code. Raise `ConfigError`."""
     # argparse treats a second "--", which belongs to the script, differently in different Python versions.
     cut = argv.index("--") if "--" in argv else len(argv)
     args = _parser().parse_args(argv[:cut])
     local = env.is_local_job()
-    try:
-        group, node = _group_and_node(args)
-        config = SupervisorConfig(
-            group=group,
-            groups=args.groups,
-            workers=_workers(args, group),
-            node=node,
-            nodes=args.nodes,
-            command=_command(argv[cut + 1 :]),
-            rules=RestartRules(max_restarts=args.max_restarts),
-            patience=TIMING.nodes_wait if local else LONGEST_WAIT,
-            own_gpus=args.own_gpus,
-            notice=_notice(local),
-            memory=args.memory,
-            hang_timeout=args.hang_timeout,
-            health=args.health,
-            **_common(args),
-        )
-    except TorchftXError as e:
-        log_lines.write(f"torchft_x supervise: {e}", sys.stderr)
-        return 2
+    group, node = _group_and_node(args)
+    config = SupervisorConfig(
+        group=group,
+        groups=args.groups,
+        workers=_workers(args, group),
+        node=node,
+        nodes=args.nodes,
+        command=_command(argv[cut + 1 :]),
+        rules=RestartRules(max_restarts=args.max_restarts),
+        patience=TIMING.nodes_wait if local else LONGEST_WAIT,
+        own_gpus=args.own_gpus,
+        notice=_notice(local),
+        memory=args.memory,
+        hang_timeout=args.hang_timeout,
+        health=args.health,
+        **_common(args),
+    )
     if config.lighthouse and args.run_dir and group == "0" and node == 0:  # the job's own lighthouse would print it
         log_lines.write(log_lines.line(f"Run directory: {args.run_dir}"), sys.stdout)
     warm = start_warm_parent(config)
@@ -154,7 +150,7 @@ def _workers(args: argparse.Namespace, group: str) -> int:
 
 
 def accompany(argv: list[str]) -> int:
-    """Run ``torchft_x accompany`` and return the exit code."""
+    """Run ``torchft_x accompany`` and return the exit code. Raise `ConfigError`."""
     from torchft_x.launch.supervisor.sidecar import SidecarConfig
     from torchft_x.launch.supervisor.sidecar import accompany as run_sidecar
 
@@ -166,13 +162,8 @@ def accompany(argv: list[str]) -> int:
     parser.usage = "%(prog)s --name NAME [option ...] -- PROGRAM [ARG ...]"
     cut = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:cut])
-    try:
-        rules = RestartRules(max_restarts=args.max_restarts, steps=False)
-        config = SidecarConfig(sidecar=args.name, command=tuple(argv[cut + 1 :]), rules=rules, **_common(args))
-    except TorchftXError as e:
-        log_lines.write(f"torchft_x accompany: {e}", sys.stderr)
-        return 2
-    return run_sidecar(config)
+    rules = RestartRules(max_restarts=args.max_restarts, steps=False)
+    return run_sidecar(SidecarConfig(sidecar=args.name, command=tuple(argv[cut + 1 :]), rules=rules, **_common(args)))
 
 
 def _common(args: argparse.Namespace) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _run_dir(given: Path | None) -> Path:
 
 
 def report(argv: list[str]) -> int:
-    """Run ``torchft_x report`` and return the exit code, 1 if the run has written nothing."""
+    """Run ``torchft_x report`` and return the exit code, 1 if the run has written nothing. Raise `TorchftXError`."""
     from torchft_x.observe.drawing import as_json, page, summary
     from torchft_x.observe.run import read_run
 
@@ -68,12 +68,8 @@ def report(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     runs = []
     with tempfile.TemporaryDirectory(prefix="torchft_x-report-") as scratch:
-        try:
-            given = [args.run, *([args.against] if args.against is not None else [])]
-            sources = [_source(word, Path(scratch, str(i))) for i, word in enumerate(given)]
-        except TorchftXError as e:
-            print(f"torchft_x report: {e}", file=sys.stderr)
-            return 2 if isinstance(e, ConfigError) else 1
+        given = [args.run, *([args.against] if args.against is not None else [])]
+        sources = [_source(word, Path(scratch, str(i))) for i, word in enumerate(given)]
         for folder, _ in sources:
             run = read_run(folder)
             if run is None:
@@ -125,7 +121,10 @@ def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
 
 
 def chaos(argv: list[str]) -> int:
-    """Run ``torchft_x chaos`` and return the exit code, 1 if the job ended before all faults were done."""
+    """Run ``torchft_x chaos`` and return the exit code, 1 if the job ended before all faults were done.
+
+    Raise `TorchftXError`.
+    """
     from torchft_x.launch.chaos import runner, schedule
 
     parser = Parser(
@@ -146,27 +145,19 @@ def chaos(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="what is left to chance depends on it alone")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     args = parser.parse_args(argv)
-    try:
-        run, run_dir, what, keep = _targets(args.run)
-        planned: Iterable[Planned] = (
-            schedule.listed(args.at, args.seed)
-            if args.at is not None
-            else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
-        )
-        if run_dir is None:
-            from torchft_x.launch.kubernetes.remote import check_faults
+    run, run_dir, what, keep = _targets(args.run)
+    listed = schedule.listed(args.at, args.seed) if args.at is not None else None
+    kinds = args.kinds.split(",") if listed is None else [planned.kind for planned in listed]
+    planned: Iterable[Planned] = listed or schedule.poisson(args.mean, args.count, kinds, args.seed)
+    if run_dir is None:
+        from torchft_x.launch.kubernetes.remote import check_faults
 
-            check_faults(
-                [planned.kind for planned in schedule.listed(args.at, 0)] if args.at else args.kinds.split(",")
-            )
-        targets = run.living()
-        if not targets:
-            where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"
-            more = _BY_SLURM if run_dir is not None and is_slurm_run(run_dir) else ""
-            raise ConfigError(f"no process of {what} lives {where}.{more}")
-    except TorchftXError as e:
-        print(f"torchft_x chaos: {e}", file=sys.stderr)
-        return 2 if isinstance(e, ConfigError) else 1
+        check_faults(kinds)
+    targets = run.living()
+    if not targets:
+        where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"
+        more = _BY_SLURM if run_dir is not None and is_slurm_run(run_dir) else ""
+        raise ConfigError(f"no process of {what} lives {where}.{more}")
     print(f"{what}: {', '.join(harmless(t) for t in targets)}", flush=True)
     if args.dry_run:
         print("\n".join(runner.describe(itertools.islice(planned, 1000), targets)))
@@ -179,9 +170,6 @@ def chaos(argv: list[str]) -> int:
     except runner.ChaosEnded as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 0 if endless else 1
-    except TorchftXError as e:  # the cluster refuses, or can't be reached
-        print(f"torchft_x chaos: {e}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
     print(f"{plural(made.done, 'fault')} done; `torchft_x report {what}` says what each cost.")
