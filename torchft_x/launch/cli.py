@@ -7,9 +7,9 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchft_x import env, last_words, log_lines
 from torchft_x.arguments import Parser, option
@@ -24,6 +24,9 @@ from torchft_x.launch.supervisor.config import (
     start_warm_parent,
 )
 from torchft_x.timing import LONGEST_WAIT, TIMING
+
+if TYPE_CHECKING:
+    from torchft_x.launch.supervisor.base import BaseSupervisor
 
 # Seconds, for a job over several machines. A local one has shorter waits (`torchft_x.timing`).
 _FIND_REMOTE = 300.0  # longest wait for the lighthouse, whose image may still be pulled
@@ -93,9 +96,20 @@ def supervise(argv: list[str]) -> int:
     if config.lighthouse and args.run_dir and group == "0" and node == 0:  # the job's own lighthouse would print it
         log_lines.write(log_lines.line(f"Run directory: {args.run_dir}"), sys.stdout)
     warm = start_warm_parent(config)
-    from torchft_x.launch.supervisor.group import supervise as run_supervisor  # imported while the warm parent imports
+    from torchft_x.launch.supervisor.group import Supervisor  # imported while the warm parent imports
+    from torchft_x.launch.supervisor.locate import connector
 
-    return run_supervisor(config, warm)
+    connect = connector(group, node, args.nodes)
+    return _keep_running(lambda: Supervisor(config, connect, warm), config.name, role=Supervisor.role, group=group)
+
+
+def _keep_running(make: Callable[[], BaseSupervisor], name: str, **labels: str) -> int:
+    """Run a supervisor and return its exit code. A user's mistake is logged as one sentence; the code is then 2."""
+    try:
+        return make().run()
+    except TorchftXError as e:
+        log_lines.print_line(f"torchft_x: {name}: {e}", "error", **labels)
+        return 2
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -151,8 +165,8 @@ def _workers(args: argparse.Namespace, group: str) -> int:
 
 def accompany(argv: list[str]) -> int:
     """Run ``torchft_x accompany`` and return the exit code. Raise `ConfigError`."""
-    from torchft_x.launch.supervisor.sidecar import SidecarConfig
-    from torchft_x.launch.supervisor.sidecar import accompany as run_sidecar
+    from torchft_x.launch.supervisor.locate import connector
+    from torchft_x.launch.supervisor.sidecar import Sidecar, SidecarConfig
 
     parser = Parser(
         prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
@@ -163,7 +177,9 @@ def accompany(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:cut])
     rules = RestartRules(max_restarts=args.max_restarts, steps=False)
-    return run_sidecar(SidecarConfig(sidecar=args.name, command=tuple(argv[cut + 1 :]), rules=rules, **_common(args)))
+    config = SidecarConfig(sidecar=args.name, command=tuple(argv[cut + 1 :]), rules=rules, **_common(args))
+    connect, labels = connector("", sidecar=args.name), {"role": Sidecar.role, "sidecar": args.name}
+    return _keep_running(lambda: Sidecar(config, connect), config.name, **labels)
 
 
 def _common(args: argparse.Namespace) -> dict[str, Any]:

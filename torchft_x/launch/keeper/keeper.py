@@ -20,7 +20,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from torchft_x import env, log_lines
 from torchft_x.atomic_file import replace_file
@@ -317,25 +316,19 @@ class Keeper:
 
 
 def main(argv: list[str]) -> int:
-    """Run ``torchft_x keep-job RUN_DIR APP_ID``, the keeper of the job with that plan, and return the exit code."""
+    """Run ``torchft_x keep-job RUN_DIR APP_ID``, the keeper of the job with that plan, and return the exit code.
+
+    Raise `ConfigError` or `OSError`.
+    """
     run_dir, app_id = argv
+    what = plan.read(run_dir, app_id)
+    lock = os.open(plan.folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        what = plan.read(run_dir, app_id)
-        lock = os.open(plan.folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"Another job runs in the run directory {run_dir}; name another one.") from None
-        _put_aside(run_dir, app_id)
-        return Keeper(what).run()
-    except (TorchftXError, OSError) as e:
-        print(f"torchft_x keep-job: {e}", file=sys.stderr, flush=True)
-        return 2
-
-
-def _put_aside(run_dir: str, app_id: str) -> None:
-    """Rename the record of the job before this one in the same run directory."""
-    with contextlib.suppress(TorchftXError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"Another job runs in the run directory {run_dir}; name another one.") from None
+    with contextlib.suppress(TorchftXError):  # put aside the record of the job before this one
         before = record.read(run_dir)
         if before.app_id != app_id and "/" not in before.app_id:
-            os.replace(record.path_of(run_dir), Path(record.path_of(run_dir, before.app_id)))
+            os.replace(record.path_of(run_dir), record.path_of(run_dir, before.app_id))
+    return Keeper(what).run()

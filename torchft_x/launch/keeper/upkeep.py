@@ -90,14 +90,14 @@ class Replica:
         own = -code in OWN_FAULTS if code < 0 else code != 128 + signal.SIGTERM
         uptime = now - self.began
         end = AttemptEnd(False, code, how, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
-        decision = self._restarts.ended(end, now)
-        if isinstance(decision, GiveUp):
+        pause = self._restarts.ended(end, now)
+        if isinstance(pause, GiveUp):
             self.over = True
-            return f"{self._who} is given up: {decision.sentence}"
+            return f"{self._who} is given up: {pause.sentence}"
         self.starts += 1
-        self.due = now + decision.pause
-        pause = f" in {decision.pause:g} s" if decision.pause else ""
-        return f"{was} after {uptime:.1f} s; it is started again{pause}"
+        self.due = now + pause
+        when = f" in {pause:g} s" if pause else ""
+        return f"{was} after {uptime:.1f} s; it is started again{when}"
 
     @property
     def _who(self) -> str:

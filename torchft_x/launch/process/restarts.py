@@ -115,14 +115,6 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True)
-class Restart:
-    """Decision to restart the group after a pause."""
-
-    number: int  # restarts within the window, this one included
-    pause: float  # seconds
-
-
-@dataclass(frozen=True)
 class GiveUp:
     """Decision to give the group up, with the reason for people."""
 
@@ -139,8 +131,8 @@ class RestartPolicy:
         self._own = 0  # number of those that ended by the program's own fault
         self._fault = ""  # `AttemptEnd.fault` of the newest attempt, if that was quick or had finished
 
-    def ended(self, end: AttemptEnd, now: float) -> Restart | GiveUp:
-        """Decide at `now` (monotonic seconds) whether to restart the group after an attempt that did not end well."""
+    def ended(self, end: AttemptEnd, now: float) -> float | GiveUp:
+        """Decide at `now` (monotonic seconds) on a restart after an attempt that did not end well. Return the pause in seconds."""
         rules = self.rules
         fault = end.fault if rules.steps else ""  # a program without steps has no Manager to fail before
         again = bool(fault) and fault == self._fault
@@ -169,10 +161,9 @@ class RestartPolicy:
             spent = f"{rules.max_restarts} restarts within the last hour" if rules.max_restarts else "max_restarts is 0"
             return GiveUp(f"{end.reason}{end.said} ({spent})")
         self._times.append(now)
-        pause = 0.0 if self._nothing < 2 else min(2.0 ** (self._nothing - 2), rules.longest_pause)
-        return Restart(len(self._times), pause)
+        return 0.0 if self._nothing < 2 else min(2.0 ** (self._nothing - 2), rules.longest_pause)
 
     @property
     def count(self) -> int:
-        """Number of restarts within the window."""
+        """Number of restarts within the last hour."""
         return len(self._times)

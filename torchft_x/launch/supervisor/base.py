@@ -191,18 +191,18 @@ class BaseSupervisor:
 
     def _restart_or_give_up(self, end: AttemptEnd) -> Stop | None:
         """Apply the restart rules to a failed attempt, and wait for the back-off. Return None to start the next now."""
-        decision = self._restarts.ended(end, time.monotonic())
+        pause = self._restarts.ended(end, time.monotonic())
         died = f"{self.config.whole} died: {end.reason} after {end.uptime:.1f} s"
-        if isinstance(decision, GiveUp):
+        if isinstance(pause, GiveUp):
             self._say(died)
             for line in () if end.shown else end.last_words:
                 self._say(f"    {line}")
-            return Stop(1, decision.sentence)
+            return Stop(1, pause.sentence)
         total = self.config.rules.max_restarts
-        self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
-        self._events.emit("restart", attempt=self._number + 1, delay=decision.pause, reason=end.reason)
+        self._say(f"{died}; restart {self._restarts.count} of {total} in {pause:g} s")
+        self._events.emit("restart", attempt=self._number + 1, delay=pause, reason=end.reason)
         self._write(replace(self._report, restarts=self._report.restarts + 1, reason=end.reason))
-        self._stops.wait(lambda: False, decision.pause)
+        self._stops.wait(lambda: False, pause)
         return self._stops.first
 
     def _live(self, attempts: Attempts) -> AttemptEnd | None:

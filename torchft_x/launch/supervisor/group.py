@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchft_x import env, log_lines
+from torchft_x import env
 from torchft_x.core.types import State
-from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.job.health import UNHEALTHY_HOST, failure, report_unhealthy
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
@@ -26,7 +25,7 @@ from torchft_x.launch.supervisor.config import (
     trainer_environment,
 )
 from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, StartedAttempt
-from torchft_x.launch.supervisor.locate import FoundLighthouse, Reports, connector
+from torchft_x.launch.supervisor.locate import FoundLighthouse, Reports
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.collector import Collector, Files, Incident, incident_of
@@ -237,15 +236,3 @@ class Supervisor(BaseSupervisor):
             listener=started.listener,
             labels=self._labels("trainer"),
         )
-
-
-def supervise(config: SupervisorConfig, warm: WarmParent) -> int:
-    """Run the group's supervisor and return its exit code. A user's mistake is logged as one sentence; the code is then 2.
-
-    `warm` is the result of `start_warm_parent`.
-    """
-    try:
-        return Supervisor(config, connector(config.group, config.node, config.nodes), warm).run()
-    except TorchftXError as e:
-        log_lines.print_line(f"torchft_x: {config.name}: {e}", "error", role=Supervisor.role, group=config.group)
-        return 2

@@ -139,15 +139,15 @@ class LighthouseSupervisor:
             own = code > 0 or -code in OWN_FAULTS
             code = 1 if code == _USAGE else code  # the first child accepted the arguments
             end = AttemptEnd(False, code, how, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
-            decision = self._restarts.ended(end, time.monotonic())
-            if isinstance(decision, GiveUp):
-                self._say(f"the lighthouse is given up: {decision.sentence}. See its last lines above.")
+            pause = self._restarts.ended(end, time.monotonic())
+            if isinstance(pause, GiveUp):
+                self._say(f"the lighthouse is given up: {pause.sentence}. See its last lines above.")
                 return 1
-            pause = f" in {decision.pause:g} s" if decision.pause else ""
-            self._say(f"the lighthouse died: {end.reason} after {end.uptime:.1f} s; it is started again{pause}")
+            when = f" in {pause:g} s" if pause else ""
+            self._say(f"the lighthouse died: {end.reason} after {end.uptime:.1f} s; it is started again{when}")
             self._attempt += 1
-            self._note(end, decision.pause)
-            if not self._stops.wait(lambda: False, decision.pause) and self._stops.first is not None:
+            self._note(end, pause)
+            if not self._stops.wait(lambda: False, pause) and self._stops.first is not None:
                 return 0
 
     def _live(self, argv: list[str]) -> int:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchft_x import env, log_lines
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x import env
+from torchft_x.errors import ConfigError
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, attempt_environment
 from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
-from torchft_x.launch.supervisor.locate import Reports, connector
+from torchft_x.launch.supervisor.locate import Reports
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.timing import TIMING
 
@@ -87,12 +87,3 @@ class Sidecar(BaseSupervisor):
             program=True,
             labels=self._labels("sidecar"),
         )
-
-
-def accompany(config: SidecarConfig) -> int:
-    """Run a sidecar's supervisor and return its exit code. A user's mistake is logged as one sentence; the code is then 2."""
-    try:
-        return Sidecar(config, connector("", sidecar=config.sidecar)).run()
-    except TorchftXError as e:
-        log_lines.print_line(f"torchft_x: {config.name}: {e}", "error", role=Sidecar.role, sidecar=config.sidecar)
-        return 2

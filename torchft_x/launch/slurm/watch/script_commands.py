@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import time
 
 from torchft_x.errors import TorchftXError
@@ -82,13 +81,9 @@ def _until_served(manifest: Manifest, left: float) -> None:
 
 
 def end(argv: list[str]) -> int:
-    """Run ``torchft_x slurm-end`` and return its exit code. A failure is printed as one sentence; the code is then 1."""
+    """Run ``torchft_x slurm-end`` and return its exit code. Raise the errors of `end_app`."""
     run_dir, job = argv
-    try:
-        end_app(run_dir, job, Controller())
-    except (TorchftXError, OSError) as e:
-        print(f"torchft_x slurm-end: {e}", file=sys.stderr)
-        return 1
+    end_app(run_dir, job, Controller())
     return 0
 
 
