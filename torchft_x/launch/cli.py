@@ -100,7 +100,7 @@ def supervise(argv: list[str]) -> int:
     from torchft_x.launch.supervisor.locate import connector
 
     connect = connector(group, node, args.nodes)
-    return _keep_running(lambda: Supervisor(config, connect, warm), config.name, role=Supervisor.role, group=group)
+    return _keep_running(lambda: Supervisor(config, connect, warm), config.name, role="supervisor", group=group)
 
 
 def _keep_running(make: Callable[[], BaseSupervisor], name: str, **labels: str) -> int:
@@ -178,7 +178,7 @@ def accompany(argv: list[str]) -> int:
     args = parser.parse_args(argv[:cut])
     rules = RestartRules(max_restarts=args.max_restarts, steps=False)
     config = SidecarConfig(sidecar=args.name, command=tuple(argv[cut + 1 :]), rules=rules, **_common(args))
-    connect, labels = connector("", sidecar=args.name), {"role": Sidecar.role, "sidecar": args.name}
+    connect, labels = connector("", sidecar=args.name), {"role": "sidecar", "sidecar": args.name}
     return _keep_running(lambda: Sidecar(config, connect), config.name, **labels)
 
 

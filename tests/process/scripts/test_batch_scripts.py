@@ -34,7 +34,8 @@ def test_an_array_of_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2", "RUN": str(tmp_path / "run")}
     program, *rest = words("replicas.sh", tmp_path, **task)
     seen: list[SupervisorConfig] = []
-    monkeypatch.setattr("torchft_x.launch.supervisor.group.supervise", lambda config, warm: seen.append(config) or 0)
+    run = {"run": lambda self: 0, "__init__": lambda self, config, connect, warm: seen.append(config)}
+    monkeypatch.setattr("torchft_x.launch.supervisor.group.Supervisor", type("Recorded", (), run))
     assert program == "torchft_x"
     assert main(rest) == 0
     (config,) = seen

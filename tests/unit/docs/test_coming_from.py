@@ -93,7 +93,8 @@ def try_command(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch)
         case ["torchft_lighthouse" | "torchft_x", "lighthouse", *rest] | ["torchft_lighthouse", *rest]:
             read_settings(make_parser().parse_args(rest))
         case ["torchft_x", "supervise", *rest]:
-            monkeypatch.setattr("torchft_x.launch.supervisor.group.supervise", lambda config, warm: 0)
+            nothing = type("Nothing", (), {"__init__": lambda self, *_: None, "run": lambda self: 0})
+            monkeypatch.setattr("torchft_x.launch.supervisor.group.Supervisor", nothing)
             monkeypatch.setattr("torchft_x.launch.cli.start_warm_parent", lambda config: None)
             assert __main__.main(["supervise", *rest]) == 0
             try_script(rest[rest.index("--") + 1 :])

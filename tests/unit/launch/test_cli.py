@@ -76,7 +76,8 @@ def test_which_group_and_node_it_is(
     words: list[str], group_and_node: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[SupervisorConfig] = []
-    monkeypatch.setattr("torchft_x.launch.supervisor.group.supervise", lambda config, warm: seen.append(config) or 0)
+    run = {"run": lambda self: 0, "__init__": lambda self, config, connect, warm: seen.append(config)}
+    monkeypatch.setattr("torchft_x.launch.supervisor.group.Supervisor", type("Recorded", (), run))
     assert main(["supervise", *words, "--", "x.py"]) == 0
     (config,) = seen
     assert (config.group, config.node, config.nodes) == group_and_node
