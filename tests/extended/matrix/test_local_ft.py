@@ -14,6 +14,7 @@ from tests.extended.matrix.installs import Installation, Workshop
 from tests.unit.launch.lines import BOTH
 from tests.util import wait_for
 from torchft_x import env
+from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.keeper import record
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import job_processes
@@ -38,7 +39,7 @@ def say(install: Installation, *words: str) -> str:
 def is_here(run_dir: Path, group: int) -> bool:
     try:
         log = Path(record.read(run_dir).log_dir, "trainer", str(group), "combined.log")
-    except record.UnreadableError:
+    except UnreadableError:
         return False
     return log.exists() and "is here" in log.read_text()
 
