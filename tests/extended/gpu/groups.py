@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tests.extended.gpu.kit import Figures, Kit, need, need_equal, need_failure
-from tests.torch.comm.members import configure, each
+from tests.torch.comm.members import GlooFrame, configure, each
 from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup, RankInfo
@@ -21,31 +20,8 @@ from torchft_x.errors import CollectiveError
 LIMIT = 60.0  # seconds until a collective times out
 
 
-class OnTheCpu(AcceleratorGroup):
-    """The code of `ProcessGroupNCCL` with gloo in place of the library."""
-
-    _kind, _device, _backend_type = "frame", "cpu", "GLOO"
-
-    def _require(self) -> None:
-        pass
-
-    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        return dist.ProcessGroupGloo(store, info.rank, info.size, options)
-
-    def _current_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def _use(self, device: torch.device) -> None:
-        pass
-
-    def _synchronize(self) -> None:
-        pass
-
-
 def library_group(kit: Kit) -> AcceleratorGroup:
-    return OnTheCpu(LIMIT) if kit.on_cpu else ProcessGroupNCCL(LIMIT)
+    return GlooFrame(LIMIT) if kit.on_cpu else ProcessGroupNCCL(LIMIT)
 
 
 def connect_alone(group: AcceleratorGroup, quorum_id: int, device: torch.device) -> None:

@@ -7,14 +7,43 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
 
 from tests.torch.train.fakes import run_threads
 from tests.util import scaled
-from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.accelerator.group import AcceleratorGroup
+from torchft_x.comm.base import ProcessGroup, RankInfo
 
 T = TypeVar("T")
 G = TypeVar("G", bound=ProcessGroup)
+
+
+class GlooFrame(AcceleratorGroup):
+    """The frame with gloo on the CPU in place of the library. gloo's abort releases nobody; its timeout does."""
+
+    _kind, _device, _backend_type = "frame", "cpu", "GLOO"
+
+    def _require(self) -> None:
+        pass
+
+    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=60)
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        return dist.ProcessGroupGloo(store, info.rank, info.size, options)
+
+    def _current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _use(self, device: torch.device) -> None:
+        pass
+
+    def _synchronize(self) -> None:
+        pass
 
 
 @contextlib.contextmanager

@@ -9,46 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.torch.comm.conformance import SOON, Configuring, Meeting, ramp
-from tests.torch.comm.members import configure, each, several
+from tests.torch.comm.members import GlooFrame, configure, each, several
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGroupNCCL, ProcessGroupXCCL
-from torchft_x.comm.accelerator.group import AcceleratorGroup
-from torchft_x.comm.base import ProcessGroup, RankInfo
+from torchft_x.comm.base import ProcessGroup
 from torchft_x.errors import CollectiveError, ConfigError
-
-
-class GlooFrame(AcceleratorGroup):
-    """The frame with gloo on the CPU in place of the library. gloo's abort releases nobody; its timeout does."""
-
-    _kind = "frame"
-    _device = "cpu"
-    _backend_type = "GLOO"
-    limit = 60.0  # of gloo's own operations
-
-    def _require(self) -> None:
-        pass
-
-    def _backend(self, store: dist.Store, info: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
-        options = dist.ProcessGroupGloo._Options()
-        options._timeout = timedelta(seconds=self.limit)
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        return dist.ProcessGroupGloo(store, info.rank, info.size, options)
-
-    def _current_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def _use(self, device: torch.device) -> None:
-        pass
-
-    def _synchronize(self) -> None:
-        pass
 
 
 class TestFrame(Configuring):
