@@ -70,8 +70,6 @@ if __name__ == "__main__":
 """
 
 
-METHODS = ("fork", "spawn", "forkserver")
-ENDS = ("done", "SIGTERM", "drain", "SIGTERM to all")  # the last one by Slurm; SIGINT reaches a trainer as SIGTERM
 CASES = (("fork", "drain"), ("spawn", "SIGTERM to all"))  # the others are in tests/extended
 
 

@@ -121,7 +121,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
             read_toml(str(tmp_path / "bad.toml"))
 
 
-def test_a_number_of_groups_that_is_none(tmp_path: Path) -> None:
+def test_a_number_of_groups_that_is_none() -> None:
     with pytest.raises(ConfigError, match="group_size is 'x'; it must be a whole number"):
         resolve({"group_size": "x"}, {}, {"NUM_REPLICA_GROUPS": "3"})
 

@@ -33,7 +33,7 @@ def test_one_that_fails(keep, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has ended: FAILED" in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_there(keep, tmp_path: Path) -> None:
+def test_a_program_that_is_not_there(keep) -> None:
     missing = RolePlan(name="later", replicas=(Process(args=("/no/such/program",), env={}),))
     job = keep(role("first", STAYS), missing)
     assert job.end() == 1

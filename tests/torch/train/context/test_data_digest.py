@@ -32,7 +32,7 @@ def test_the_same_bytes_anywhere_are_the_same_data(tmp_path: Path) -> None:
     assert describe_data(b"hello", name="text").words.startswith("text, 5 bytes")
 
 
-def test_other_bytes_are_other_data(tmp_path: Path) -> None:
+def test_other_bytes_are_other_data() -> None:
     sources = [b"", b"a", b"b", b"ab", torch.zeros(3), torch.ones(3), torch.zeros(0), torch.zeros(3, dtype=torch.int64)]
     assert len({describe_data(s).digest for s in sources}) == len(sources) - 1  # nothing is nothing
     assert describe_data(b"a", b"b").digest != describe_data(b"ab").digest

@@ -155,7 +155,7 @@ def test_the_error_of_a_sample_is_raised_in_the_loop_and_its_step_is_not_committ
         leave(trainer)
 
 
-def test_groups_of_two_ranks_cut_each_slot(tmp_path: Path) -> None:
+def test_groups_of_two_ranks_cut_each_slot() -> None:
     """The ranks of a group average among themselves here as FSDP does: the mean over the slot is that of its parts."""
     meets = [threading.Barrier(2), threading.Barrier(2)]
     parts: list[dict[int, torch.Tensor]] = [{}, {}]

@@ -61,7 +61,7 @@ def test_only_what_is_wanted_is_loaded(tmp_path: Path) -> None:
     assert [line.split()[1] for line in log.read_text().splitlines()] == ["10", "11"]
 
 
-def test_options_go_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_go_to_torch() -> None:
     prefetch = loader(collate=None, pin_memory=True)
     assert prefetch._loader is not None
     assert prefetch._loader.pin_memory

@@ -11,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Request:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 from torchft_x.launch.process import process_tree
 
 
-def test_a_parent_that_was_dead_before_we_looked(tmp_path: Path) -> None:
+def test_a_parent_that_was_dead_before_we_looked() -> None:
     acted: list[int] = []
     process_tree.when_parent_dies(os.getppid() + 1, lambda: acted.append(1))
     assert acted == [1]

@@ -51,7 +51,7 @@ def test_probes_and_unknown_paths(page: Served) -> None:
     assert (page.ask("/", "POST").status, page.ask("/kill").status) == (405, 405)
 
 
-def test_who_lost_the_lease_is_not_ready(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lost_the_lease_is_not_ready(page: Served) -> None:
     with served() as other:
         other.shell.serves = lambda: False  # type: ignore[method-assign]
         assert (other.ask("/readyz").status, other.ask("/healthz").status) == (503, 200)
