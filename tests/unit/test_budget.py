@@ -45,15 +45,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (2071, 23),
-    "comm": (6737, 42),
-    "compat": (957, 1),
-    "core": (9558, 41),
-    "launch": (16675, 92),
-    "observe": (4561, 39),
-    "rpc": (6891, 48),
-    "train": (11090, 41),
-    "transfer": (5782, 40),
+    "": (2061, 23),
+    "comm": (6303, 39),
+    "compat": (941, 1),
+    "core": (9403, 41),
+    "launch": (16031, 89),
+    "observe": (4475, 39),
+    "rpc": (6642, 47),
+    "train": (10979, 41),
+    "transfer": (5627, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60
