@@ -95,9 +95,9 @@ def test_it_answers_while_it_trains_and_its_exit_code_is_its_own() -> None:
     assert (last["rank"], last["attempt"], last["pid"], last["world_size"]) == (0, 3, process.pid, 1)
     assert last["commits"] > 10
     assert last["step_seconds"] < scaled(5)
-    # each change of a step's phase is shown: running, voting, idle; and in the first two that a wait for other groups begins
-    # and ends. Inside a grant nothing is asked.
-    assert out.decode().strip() == str([(19, 2), (19, 2), (19, 3), (19, 3), (19, 3), (20, 0)])
+    # a step is shown as it begins and when it has ended; in between that a wait for other groups begins and ends, while it
+    # runs and while it votes. Inside a grant nothing is asked.
+    assert out.decode().strip() == str([(19, 2), (19, 2), (19, 2), (19, 3), (19, 3), (20, 0)])
     assert {h["members"] and h["members"][0] for h in heard if h["commits"]} == {last["replica_id"]}
     assert heard[0]["leaving"] is False
     assert sorted(h["step"] for h in heard) == [h["step"] for h in heard]
