@@ -98,7 +98,10 @@ def main(argv: list[str] | None = None) -> int:
         return _BROKEN_PIPE
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+            if e.filename is None:
+                raise
+            print(f"torchft_x: {e.filename}: {e.strerror}.", file=sys.stderr, flush=True)
+            return 1
         with contextlib.suppress(OSError):
             print(f"torchft_x: the output or a file can't be written: {e.strerror}.", file=sys.stderr, flush=True)
         _discard([1, 2])

@@ -21,6 +21,7 @@ from torchft_x import env, net, tls
 from torchft_x.comm.store.client import MeetingStore
 from torchft_x.comm.store.connection import Connection
 from torchft_x.comm.store.create import serve_store
+from torchft_x.comm.store.wire import NAME
 from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.errors import TokenError, TransferError, UnreachableError
@@ -105,7 +106,7 @@ def test_a_stranger_does_not_get_past_the_handshake(what: str) -> None:
         patch.setattr(tls, "_END", tls._BEGIN + timedelta(1))
         expired = trusting(tls._derived(TOKEN).context(ssl.PROTOCOL_TLS_CLIENT))
     with listening(what) as port:
-        for hello in (PREFACE, b"GET /checkpoint/1/1 HTTP/1.1\r\n\r\n", b"tfxstor1" + bytes(48)):
+        for hello in (PREFACE, b"GET /checkpoint/1/1 HTTP/1.1\r\n\r\n", NAME + bytes(48)):
             for context in (None, ANYBODY, another, expired):
                 with socket.create_connection((HOST, port), scaled(20)) as sock:
                     try:

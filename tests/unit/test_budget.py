@@ -45,13 +45,13 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (2061, 23),
-    "comm": (6303, 39),
+    "": (2064, 23),
+    "comm": (6308, 39),
     "compat": (941, 1),
-    "core": (9403, 41),
-    "launch": (16031, 89),
-    "observe": (4475, 39),
-    "rpc": (6642, 47),
+    "core": (9407, 41),
+    "launch": (16073, 90),
+    "observe": (4477, 39),
+    "rpc": (6646, 47),
     "train": (10979, 41),
     "transfer": (5627, 40),
 }

@@ -47,7 +47,12 @@ class RebuiltGroup(ProcessGroup):
 
     def __repr__(self) -> str:
         present = self._present
-        state = "not configured" if present is None else f"{present.info}: {present.error or 'up'}"
+        up = present is not None and present.ready
+        state = (
+            "not configured"
+            if present is None
+            else f"{present.info}: {present.error or ('up' if up else 'connecting')}"
+        )
         return f"{type(self).__name__}({state})"
 
     def configure(

@@ -31,7 +31,9 @@ def give_order(kind: str, group: str, address: Address, token: str | None, timeo
     request = pb.OrderRequest(kind=kind, group=group).SerializeToString()
     reply = _ask("Order", request, address, token, timeout)
     if not isinstance(reply, str):
-        raise RefusedError(f"The lighthouse at {address.url} answered with something else; is it another program?")
+        raise RefusedError(
+            f"The lighthouse at {address.url} answered with something else; is it another program, or another version?"
+        )
     return clean(reply)
 
 
@@ -48,6 +50,7 @@ def _ask(method: str, request: bytes, address: Address, token: str | None, timeo
 def _object(value: Any, address: Address) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RefusedError(
-            f"The lighthouse at {address.url} answered with something else than its status; is it another program?"
+            f"The lighthouse at {address.url} answered with something else than its status; is it another program, or "
+            "another version of torchft_x?"
         )
     return value

@@ -311,7 +311,7 @@ class Manager:
         """
         limit = self._context.options.timeout if timeout is None else seconds(timeout)
         with self._failures.lock:
-            quorum_id = 0 if self.steps.rehearsal.is_on else self._context.step.quorum_id or None
+            quorum_id = -1 if self.steps.rehearsal.is_on else self._context.step.quorum_id or None
         return wrap_future(fut, default, limit, partial(self.steps.reject_step, quorum_id=quorum_id))
 
     # --- who takes part -----------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class ProcessGroupGloo(RebuiltGroup):
         return GroupWork(
             WaitedOnThread(work, self._timeout, _in_background) if op in BETWEEN_TWO else work,
             args[0] if args else [],
-            failed=functools.partial(self._failed, generation, op),
+            failed=functools.partial(generations.failed, generation, op),  # must not keep this object
             broken=lambda: generation.error is not None,
             leave=functools.partial(_leave, generation),
             lost=lambda: generations.lost(generation) is not None,

@@ -13,7 +13,7 @@ import hmac
 import struct
 from collections.abc import Sequence
 
-NAME = b"tfxstor1"
+NAME = b"tfxstor2"
 NONCE = 16  # bytes
 PROOF = 32  # bytes
 HELLO = len(NAME) + NONCE  # bytes of the client's first message

@@ -106,6 +106,12 @@ class _Group:
         self.lost = ""  # why the group counts as lost, a clause after its name; empty: it does not
         self.stop_sent: TellStop | None = None  # order that the group was given; repeated when it reconnects
 
+    def of_node(self, node: int) -> Presence:
+        """Return the supervisor of a node, of which this may be the first news."""
+        while len(self.supervisors) <= node:
+            self.supervisors.append(Presence())
+        return self.supervisors[node]
+
     @property
     def here(self) -> bool:
         return any(s.here for s in self.supervisors)
@@ -173,10 +179,10 @@ class JobOutcome:
     def known(self, group: str, node: int) -> tuple[SupervisorHere, AttemptStarted, frozenset[str]] | None:
         """Return the node's newest supervisor, the group's newest attempt, and the tokens of that one's last quorum.
 
-        None: the job has no such group.
+        None: the job has no such group, or has not heard of the node since it has the group.
         """
         g = self._groups.get(group)
-        if g is None:
+        if g is None or node >= len(g.supervisors):
             return None
         here = SupervisorHere(group, g.supervisors[node].host or "?", node, len(g.supervisors))
         begun = AttemptStarted(group, g.attempt, g.attempt_token)
@@ -218,7 +224,7 @@ class JobOutcome:
         if isinstance(event, SupervisorHere):
             return self._arrive(group, event, now)
         if isinstance(event, SupervisorGone):
-            group.supervisors[event.node].leave(event.stream, now)
+            group.of_node(event.node).leave(event.stream, now)
             self._alone_since = None if any(g.here for g in self._groups.values()) else now
         elif isinstance(event, AttemptStarted):
             group.attempt, group.attempt_token, group.alive = event.attempt, event.attempt_token, True
@@ -238,8 +244,7 @@ class JobOutcome:
             group = self._groups.get(end.group)
             if group is None or group.over:
                 continue
-            while len(group.supervisors) <= end.node:
-                group.supervisors.append(Presence())
+            group.of_node(end.node)
             if end.code == 0:
                 self._finish(group, end)
             else:
@@ -247,7 +252,7 @@ class JobOutcome:
 
     def _finish(self, group: _Group, event: SupervisorFinished) -> None:
         """Record a supervisor's end. The group finishes when all its supervisors have, or fails when one gives up."""
-        group.supervisors[event.node].finished = event.code, event.sentence
+        group.of_node(event.node).finished = event.code, event.sentence
         if group.finished is None and (event.code != 0 or all(s.finished for s in group.supervisors)):
             group.finished = event
             group.alive = False
@@ -256,9 +261,8 @@ class JobOutcome:
         if self._deserted:  # perhaps this lighthouse was cut off: restart the grace of the others
             for other in (s for g in self._groups.values() for s in g.supervisors if s.away_since is not None):
                 other.away_since = now
-        while len(group.supervisors) < event.nodes:
-            group.supervisors.append(Presence())
-        group.supervisors[event.node].arrive(event.stream, event.host, now)
+        group.of_node(event.nodes - 1)
+        group.of_node(event.node).arrive(event.stream, event.host, now)
         self._alone_since = None
         effects: list[RosterEffect] = []
         if group.lost and group.complete and self.verdict is None:

@@ -12,7 +12,7 @@ from typing import Any
 from torchft_x import env, net, tls
 from torchft_x._version import __version__
 from torchft_x.address_files import lighthouse_files, read_address
-from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
+from torchft_x.errors import AddressError, StrangerError, TokenError, TorchftXError
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 from torchft_x.launch.supervisor.locate import first_host
 from torchft_x.timing import ANSWER, CONNECT
@@ -45,10 +45,13 @@ def name_finding(host: str, given: str | None, own: str) -> Finding:
     took = time.monotonic() - began
     addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
     shown = f"{host} ({source}) is {', '.join(addresses)}"
-    strange = [a for a in addresses if not net.is_own_address(a)]
+    any_host = net.any_host()
+    known = [
+        a for a in addresses if ":" not in a or ":" in any_host
+    ]  # without IPv6 its addresses are not ours to check
+    strange = [a for a in known if not net.is_own_address(a)]
     if strange:
         return warning(f"{shown}: {', '.join(strange)} is no address of this machine; {remedy}.")
-    any_host = net.any_host()
     family = socket.AF_INET6 if ":" in any_host else socket.AF_INET
     try:
         with socket.create_server((any_host, 0), family=family, dualstack_ipv6=":" in any_host) as listener:
@@ -164,7 +167,7 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
         return problem(f"It can't be asked, because grpcio or protobuf can't be loaded here: {e}.")
     except TokenError as e:
         return problem(str(e))
-    except RefusedError:
+    except StrangerError:
         return problem(
             f"{where} answers, but is none of torchft_x: perhaps torchft's own, which torchft_x's Manager can't use. "
             "Start `torchft_x lighthouse` instead; torchft's clients can use that, too.",

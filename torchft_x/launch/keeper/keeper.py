@@ -84,7 +84,7 @@ class Keeper:
             self._ending = True
             self._take(process_tree.kill_descendants())
             for process in (*self._processes.values(), *self._left):
-                process.streams.close()
+                process.close()
             if self._outcome is None:
                 self._outcome = Outcome("FAILED", f"The keeper has failed; its own words are in {self._folder}.")
             self._state, self._reason = self._outcome.state, self._outcome.reason
@@ -176,7 +176,7 @@ class Keeper:
             self._write_groups()
         if process in self._left:
             self._left.remove(process)
-            process.streams.close()
+            process.close()
 
     def _last_words(self) -> dict[str, str]:
         return {
@@ -265,7 +265,7 @@ class Keeper:
             process.stop(TIMING.keeper_grace)
             if process.pid is None:
                 self._left.remove(process)
-                process.streams.close()
+                process.close()
         self._events.emit("scale", groups=wanted)
         self._say(f"the job has {wanted} groups now")
 
@@ -318,7 +318,7 @@ class Keeper:
 def main(argv: list[str]) -> int:
     """Run ``torchft_x keep-job RUN_DIR APP_ID``, the keeper of the job with that plan, and return the exit code.
 
-    Raise `ConfigError` or `OSError`.
+    Raise `ConfigError`, or `OSError` with the file's name.
     """
     run_dir, app_id = argv
     what = plan.read(run_dir, app_id)
@@ -327,6 +327,8 @@ def main(argv: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(f"Another job runs in the run directory {run_dir}; name another one.") from None
+    except OSError as e:
+        raise ConfigError(f"The run directory {run_dir} can't be locked ({e.strerror}); choose another one.") from None
     with contextlib.suppress(TorchftXError):  # put aside the record of the job before this one
         before = record.read(run_dir)
         if before.app_id != app_id and "/" not in before.app_id:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from torchft_x import env
@@ -19,6 +21,7 @@ from torchft_x.launch.keeper.streams import Streams
 from torchft_x.launch.keeper.upkeep import Replica
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
+from torchft_x.launch.supervisor.lighthouse import hold_port
 from torchft_x.launch.workers import attempts_file
 
 
@@ -28,6 +31,11 @@ class RoleProcess:
     def __init__(self, replica: Replica, plan: JobPlan, how: Process) -> None:
         self.replica = replica
         self._how = how
+        self._args: Sequence[str] = how.args
+        self._port: socket.socket | None = None  # a lighthouse's port is held, so that its next process has it, too
+        if replica.role.kind == "lighthouse":
+            any_port = () if "--bind" in how.args else ("--bind", "[::]:0")
+            self._args, self._port = hold_port([*how.args, *any_port])
         self._plan = plan
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
         self._attempts = folder(plan.run_dir) / "attempts" / f"{replica.role.name}-{replica.number}"
@@ -41,7 +49,7 @@ class RoleProcess:
     def command(self, groups: int) -> list[str]:
         """Return the process's command in a job of so many groups."""
         kind, starts = self.replica.role.kind, self.replica.starts
-        words = [word.replace(REPLICA, str(self.replica.number)) for word in self._how.args]
+        words = [word.replace(REPLICA, str(self.replica.number)) for word in self._args]
         if kind == "trainer":
             set_option(words, "--groups", str(groups))
         if kind == "lighthouse" and starts:
@@ -54,6 +62,12 @@ class RoleProcess:
             if option(words, "--no_restart_code") is None:  # any other code: an end from outside, not reported
                 set_option(words, "--no_restart_code", "1")
         return words
+
+    def close(self) -> None:
+        """Close the output, and release the port."""
+        self.streams.close()
+        if self._port is not None:
+            self._port.close()
 
     @property
     def environ(self) -> dict[str, str]:

@@ -143,8 +143,10 @@ class Cluster:
         except ClusterError as e:
             if "no endpoints" not in str(e):
                 raise
-        # The job has --tls, or its lighthouse is not ready.
-        return self._ask_page(f"https:{service}:{names.TLS_PAGE}", path, body, token)
+            try:  # the job has --tls, or its lighthouse is not ready
+                return self._ask_page(f"https:{service}:{names.TLS_PAGE}", path, body, token)
+            except ClusterError:
+                raise e from None
 
     def _ask_page(self, service: str, path: str, body: Json | None, token: str | None) -> tuple[int, Json | str]:
         at = f"/api/v1/namespaces/{self.namespace}/services/{service}/proxy{path}"

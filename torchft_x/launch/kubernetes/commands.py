@@ -108,7 +108,11 @@ def _hasten(cluster: Cluster, app: str, groups: int) -> None:
     """Annotate the lighthouse's pod, so that its kubelet updates the mounted ConfigMap at once, not within a minute or so."""
     pod = newest(cluster.list("Pod", f"{jobs.of(app)},{names.ROLE}={LIGHTHOUSE}"))
     if pod is not None:
-        cluster.patch("Pod", pod["metadata"]["name"], {"metadata": {"annotations": {names.GROUPS: str(groups)}}})
+        try:
+            cluster.patch("Pod", pod["metadata"]["name"], {"metadata": {"annotations": {names.GROUPS: str(groups)}}})
+        except ClusterError as e:
+            if e.status != 404:  # a pod that replaces it reads the new list
+                raise
 
 
 def _trouble(remote: Remote, groups: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
 """Adjusts requests of `local_cwd`: every role is a process of this machine and ends with the launcher.
 
 TorchX assigns no GPUs here, or, with its option auto_set_cuda_visible_devices, those from 0 on regardless of the launcher's
-own CUDA_VISIBLE_DEVICES. `adjust` runs after TorchX's assignment and overrides it.
+own CUDA_VISIBLE_DEVICES. `adjust` runs after TorchX's assignment and overrides it, unless the user has set the devices by ``--env``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     """Assign each replica its own GPUs, unless the user has set the devices by ``--env``."""
     replicas = _replicas(info, role.name)
     if any(variable in role.env for variable in devices.ALL_VARIABLES):
+        _restore(role, replicas)
         return
     machine = devices.find_accelerators()
     if machine is None:
@@ -56,6 +57,14 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     # TorchX may have warned at length that no GPUs are assigned.
     shares = "; ".join(f"{role.name}/{k} has {part}" for k, part in enumerate(parts))
     log.info("GPUs are shared out by %s, whatever TorchX says about it: %s", mine.variable, shares)
+
+
+def _restore(role: FtRole, replicas: list[Any]) -> None:
+    """Restore the user's CUDA_VISIBLE_DEVICES, which TorchX's option has overwritten."""
+    given = role.env.get(env.CUDA_VISIBLE_DEVICES)
+    if given is not None:
+        for k, replica in enumerate(replicas):
+            replica.env[env.CUDA_VISIBLE_DEVICES] = given.replace("${replica_id}", str(k))
 
 
 def _taken(info: Any, role: str, variable: str) -> set[str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torchft_x.launch.workers.attempt import AttemptSpec
 
 _PARENT = str(Path(__file__).with_name("warm_server.py"))
+_LOSSES = 3  # warm parents that may be lost before no other one is started
 
 
 class WarmParent:
@@ -55,6 +56,7 @@ class WarmParent:
         self._asked = False  # whether it was asked to import the modules for later attempts
         # Reason for which it isn't ready.
         self._why = "the warm parent is not started in the first seconds of an attempt"
+        self._losses = 0  # warm parents lost so far
 
     # --- keeping it ------------------------------------------------------------------------------------------------------
 
@@ -178,6 +180,9 @@ class WarmParent:
     def _lost(self) -> None:
         if not self._ready:
             self._never = f"the warm parent ended during its imports, see {self._log or 'logs in a run directory'}"
+        self._losses += 1
+        if self._losses >= _LOSSES:
+            self._never = self._never or f"the warm parent was lost {self._losses} times"
         why = self._never or "the warm parent is gone"
         self.report(reason=why)
         self._forget(why)

@@ -235,6 +235,7 @@ class GroupServer:
         notifier = Notifier(f"watch-{self.replica_id}")
 
         def begin() -> None:
+            notifier.post(lambda: None)  # starts its thread: Python 3.12 starts none while a script ends
             self._notifiers.append((notifier, on_revoked, on_end))
             for push in (self.shell.last_revoked, self.shell.end):
                 if push is not None:

@@ -163,12 +163,12 @@ class SupervisorService:
         """Deliver a change of the job's groups, before each event: a group may connect just after it was added."""
         changed = self._shell.changed()
         if changed is not None:
-            self._feed_roster(changed)
-            self._gangs.retain(changed.groups)
             gone = {group for group, _ in self._written}.difference(changed.groups)
             if gone and self._journal is not None:
                 self._journal.drop_done(gone)
             self._written = {(group, node) for group, node in self._written if group not in gone}
+            self._gangs.retain(changed.groups)
+            self._feed_roster(changed)  # last, as it may end the job, and with it the journal
 
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         self._look()
@@ -247,10 +247,10 @@ class SupervisorService:
             self._shell.heard(event)
         if self._roster is not None:
             if isinstance(event, j.SupervisorFinished) and (event.group, event.node) not in self._written:
-                self._written.add((event.group, event.node))
                 known = self._roster.known(event.group, event.node)
                 if self._journal is not None and known is not None:
                     self._journal.keep_done(finished_supervisors.entry(event, *known))
+                    self._written.add((event.group, event.node))
             effects += self._roster.handle(event, time.monotonic())
         elif isinstance(event, (j.SidecarHere, j.SidecarGone, j.SidecarFinished, Tick)):
             effects += self._known_sidecars.handle(event, time.monotonic())

@@ -41,7 +41,6 @@ class RankContext:
     connection: GroupConnection
     peers: PeerLinks  # connections to the other groups
     transport: CheckpointTransport[Any]
-    address: str  # where the other groups find what `transport` offers
     awaits_commits: bool  # `transport` must be called before each commit changes the state
     takes_mirrors: bool  # `transport` can copy a state from several sources at a time
     state_dicts: StateDicts
@@ -127,7 +126,6 @@ def assemble(
         connection=connection,
         peers=peers,
         transport=carrier,
-        address=carrier.metadata(),
         awaits_commits=getattr(type(carrier), "before_commit", None) is not CheckpointTransport.before_commit,
         takes_mirrors=takes_mirrors(carrier),
         state_dicts=states,

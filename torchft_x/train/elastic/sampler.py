@@ -217,14 +217,15 @@ def _options(
 
 
 def _seed_generators(seed: int) -> None:
-    """Seed torch's generators of the CPU and of the current accelerator.
+    """Seed torch's generators of the CPU and of all devices of the accelerator, if there is one.
 
-    `torch.manual_seed` takes 110 us, and holds a lock for which a loader's worker waits forever if it is forked meanwhile.
+    `torch.manual_seed` takes 110 us, and holds locks for which a loader's worker waits forever if it is forked meanwhile.
     """
     torch.default_generator.manual_seed(seed)
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None:
-        torch.get_device_module(accelerator).manual_seed(seed)
+        module = torch.get_device_module(accelerator)
+        getattr(module, "manual_seed_all", module.manual_seed)(seed)
 
 
 def _seed_of(*numbers: int) -> int:

@@ -298,7 +298,7 @@ class QuorumRound:
             torn=t.torn,
             shrink_only=self._options.shrink_only,
             commit_failures=t.commit_failures,
-            checkpoint_metadata=c.address,
+            checkpoint_metadata=c.transport.metadata(),
             reason=t.reason,
             suspects=t.suspects,
             unreached=t.unreached,

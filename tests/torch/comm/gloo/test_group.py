@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -161,6 +162,15 @@ def test_forgotten_group_releases_its_members(trio: list[ProcessGroupGloo], meet
     work = trio[0].allreduce([ramp(0)])
     del pair
     gc.collect()
+    wait_error(work)
+
+
+def test_a_handle_does_not_keep_its_group(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    pair = [trio[0], long()]
+    configure(pair, meeting(), 1)
+    work, group = pair[1].allreduce([ramp(1)]), weakref.ref(pair.pop())
+    gc.collect()
+    assert group() is None
     wait_error(work)
 
 

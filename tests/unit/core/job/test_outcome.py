@@ -442,3 +442,14 @@ def test_a_supervisor_that_reconnects_in_time_is_not_lost_nor_is_one_whose_repla
     roster.handle(SupervisorHere("1", "host1", stream=9), 13.0)  # reconnects before the old stream is seen to end
     roster.handle(SupervisorGone("1"), 13.5)
     assert roster.handle(Tick(), 60.0) == []
+
+
+def test_a_node_that_was_there_before_its_group_was_added_again_may_leave() -> None:
+    roster = JobOutcome(JobConfig(groups=("0", "1")))
+    for node in (0, 1):
+        roster.handle(SupervisorHere("1", f"h{node}", node, 2, stream=node), 0.0)
+    for groups in (("0",), ("0", "1")):
+        roster.handle(GroupsChanged(groups), 1.0)
+    assert roster.known("1", 1) is None
+    assert roster.handle(SupervisorGone("1", 1, stream=1), 2.0) == []
+    assert roster.handle(SupervisorFinished("1", 0, "", 1), 3.0) == []

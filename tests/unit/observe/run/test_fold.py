@@ -86,6 +86,19 @@ def test_clocks_of_other_hosts_are_estimated_and_not_trusted(tmp_path: Path) -> 
         assert run.ended - run.began == pytest.approx(14.6, abs=1e-2)
 
 
+def test_a_clock_is_estimated_through_a_host_that_comes_later(tmp_path: Path) -> None:
+    """The longest run is the reference, the second longest shares no commit with it, and the third some with both."""
+    for pid, (ahead, first, last) in enumerate([(0.0, 1, 600), (100.0, 650, 1149), (50.0, 500, 799)], start=1):
+        log = Log(tmp_path, "trainer", pid, uptime=9000.0 * pid, ahead=ahead, group=str(pid), rank=0, attempt=0)
+        for step in range(first, last + 1):
+            log.tell(step / 10, "commit", step=step, quorum=1, participants=1, duration=0.1, bytes=1)
+    assert [(h.estimated, round(h.offset, 3)) for h in the(tmp_path).hosts] == [
+        (False, 0.0),
+        (True, 100.0),
+        (True, 50.0),
+    ]
+
+
 def test_a_lighthouse_on_another_host_is_placed_by_its_quorums(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.lighthouse = Log(tmp_path, "lighthouse", 1, uptime=9000.0, ahead=-120.0)

@@ -109,7 +109,7 @@ def replica_job(app: str, pattern: Json, replica: int, group: int, groups: int) 
     role = names.label_of(pattern, names.ROLE)
     name = names.part(app, role, replica)
     pod = spec["template"]
-    labels = {n: v for n, v in pod["metadata"]["labels"].items() if n.rpartition("/")[2] not in _MADE_THERE}
+    labels = {n: v for n, v in pod["metadata"]["labels"].items() if n not in _MADE_THERE}
     pod["metadata"] = {**pod["metadata"], "labels": {**labels, **own}}
     pod["spec"]["hostname"] = name
     for container in pod["spec"]["containers"]:
@@ -120,8 +120,11 @@ def replica_job(app: str, pattern: Json, replica: int, group: int, groups: int) 
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
 
 
-_MADE_THERE = ("selector", "manualSelector", "suspend", "controller-uid", "job-name")
-"""Fields of a Job's spec, and labels of its pods without their prefix, that are the cluster's."""
+_MADE_THERE = (
+    *("selector", "manualSelector", "suspend"),
+    *("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"),
+)
+"""Fields of a Job's spec, and labels of its pods, that are the cluster's."""
 
 
 def _check(found: JobState, there: Mapping[int, Json], wanted: int, unhealthy: Collection[str]) -> None:
