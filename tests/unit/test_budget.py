@@ -52,7 +52,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "launch": (16073, 90),
     "observe": (4477, 39),
     "rpc": (6646, 47),
-    "train": (10979, 41),
+    "train": (10978, 41),
     "transfer": (5627, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

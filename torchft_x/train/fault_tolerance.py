@@ -330,8 +330,7 @@ def _checked(name: str, value: Any, kind: Any, section: str = SECTION) -> Any:
             return int(value) if kind == "int" else float(value)
         except (ValueError, OverflowError):  # a float of 10**400, a text of more digits than Python reads
             number = "a whole number" if kind == "int" else "a number"
-            shown = hex(value) if type(value) is int else value  # Python writes no more than 4,300 decimal digits
-            raise ConfigError(f"{section}.{name} is {reprlib.repr(shown)}; it must be {number}.") from None
+            raise ConfigError(f"{section}.{name} is {reprlib.repr(value)}; it must be {number}.") from None
     if name == "module_fqns_per_model_fragment":
         return _names(name, value)
     if text:
