@@ -46,10 +46,10 @@ def test_packages_are_small() -> None:
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (2064, 23),
-    "comm": (6308, 39),
+    "comm": (6305, 39),
     "compat": (941, 1),
     "core": (9407, 41),
-    "launch": (16073, 90),
+    "launch": (16072, 90),
     "observe": (4477, 39),
     "rpc": (6646, 47),
     "train": (10978, 41),

@@ -47,13 +47,10 @@ class RebuiltGroup(ProcessGroup):
 
     def __repr__(self) -> str:
         present = self._present
-        up = present is not None and present.ready
-        state = (
-            "not configured"
-            if present is None
-            else f"{present.info}: {present.error or ('up' if up else 'connecting')}"
-        )
-        return f"{type(self).__name__}({state})"
+        if present is None:
+            return f"{type(self).__name__}(not configured)"
+        state = present.error or ("up" if present.ready else "connecting")
+        return f"{type(self).__name__}({present.info}: {state})"
 
     def configure(
         self,

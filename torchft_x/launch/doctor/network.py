@@ -46,10 +46,8 @@ def name_finding(host: str, given: str | None, own: str) -> Finding:
     addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
     shown = f"{host} ({source}) is {', '.join(addresses)}"
     any_host = net.any_host()
-    known = [
-        a for a in addresses if ":" not in a or ":" in any_host
-    ]  # without IPv6 its addresses are not ours to check
-    strange = [a for a in known if not net.is_own_address(a)]
+    can_bind = [a for a in addresses if ":" not in a or ":" in any_host]  # nothing can be said of ::1 without IPv6
+    strange = [a for a in can_bind if not net.is_own_address(a)]
     if strange:
         return warning(f"{shown}: {', '.join(strange)} is no address of this machine; {remedy}.")
     family = socket.AF_INET6 if ":" in any_host else socket.AF_INET

@@ -1,7 +1,8 @@
 """Adjusts requests of `local_cwd`: every role is a process of this machine and ends with the launcher.
 
 TorchX assigns no GPUs here, or, with its option auto_set_cuda_visible_devices, those from 0 on regardless of the launcher's
-own CUDA_VISIBLE_DEVICES. `adjust` runs after TorchX's assignment and overrides it, unless the user has set the devices by ``--env``.
+own CUDA_VISIBLE_DEVICES. `adjust` runs after TorchX's assignment and overrides it, with the devices that the user has set by
+``--env`` if there are any.
 """
 
 from __future__ import annotations

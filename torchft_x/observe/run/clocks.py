@@ -53,19 +53,19 @@ def _hosts(logs: Sequence[Log]) -> list[Host]:
 
 
 def _estimate(hosts: list[Host], notes: Sequence[Note]) -> None:
-    known, left, before = _commits(hosts[0]), hosts[1:], 0  # (step, quorum) -> when, by the reference's clock
+    # (step, quorum) -> when: by the reference's clock, and by each other host's own
+    known, left, before = _commits(hosts[0]), [(host, _commits(host)) for host in hosts[1:]], 0
     while len(left) != before:  # a host may share commits only with one that is placed after it
         left, before, waiting = [], len(left), left
-        for host in waiting:  # those with most commits come first
-            steps = _commits(host)
+        for host, steps in waiting:  # those with most commits come first
             both = sorted(known.keys() & steps.keys())
             if both:
                 host.offset = median(steps[key] - known[key] for key in both[:: max(1, len(both) // _ENOUGH)])
                 host.estimated = True
                 known = {key: t - host.offset for key, t in steps.items()} | known
             else:
-                left.append(host)
-    _by_quorums(hosts, left, notes)
+                left.append((host, steps))
+    _by_quorums(hosts, [host for host, _ in left], notes)
 
 
 def _commits(host: Host) -> dict[tuple[int, int], float]:
