@@ -1,31 +1,29 @@
 """Record the newest decisions of a machine, each with its time and the event that caused it.
 
-A machine holds them as a tuple and returns them as sentences (`story`). Actions of every step are not recorded.
+Actions of every step are not recorded.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 KEPT = 64
 """Number of decisions that a machine remembers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    at: float  # monotonic seconds
-    cause: str  # name of an event in `core.messages`, with its subject
-    sentence: str
+class DecisionLog:
+    """Newest decisions of a machine, which sets `now` (monotonic seconds) and `event` to what it handles."""
 
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.event: object = None
+        self._decisions: tuple[tuple[float, str], ...] = ()  # time, and cause and decision as a sentence
 
-def after(decisions: tuple[Decision, ...], now: float, event: object, sentence: str) -> tuple[Decision, ...]:
-    """Return `decisions` with one more, which `event` has caused, and drop the oldest beyond `KEPT`."""
-    return (*decisions[1 - KEPT :], Decision(now, _cause(event), sentence))
+    def note(self, sentence: str) -> None:
+        """Record a decision, and drop the oldest beyond `KEPT`."""
+        self._decisions = (*self._decisions[1 - KEPT :], (self.now, f"{_cause(self.event)}: {sentence}"))
 
-
-def story(decisions: tuple[Decision, ...], now: float) -> list[str]:
-    """Return the decisions as lines, oldest first: ``2.1 s ago, Ask of rank 1: ...``."""
-    return [f"{now - d.at:.1f} s ago, {d.cause}: {d.sentence}" for d in decisions]
+    def story(self, now: float) -> list[str]:
+        """Return the decisions as lines, oldest first: ``2.1 s ago, Ask of rank 1: ...``."""
+        return [f"{now - at:.1f} s ago, {decision}" for at, decision in self._decisions]
 
 
 def _cause(event: object) -> str:

@@ -1,4 +1,4 @@
-"""Merge the asks of all ranks of a group into the one join that its group server sends to the lighthouse."""
+"""Merge the asks of all ranks of a group into its one join to the lighthouse. Describe it and its answer for people."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages.group import Ask
 from torchft_x.core.messages.lighthouse import Join
-from torchft_x.core.types import AttemptId, JoinReason, Member, State
+from torchft_x.core.types import AttemptId, JoinReason, Member, Prepared, Quorum, State, listed
 from torchft_x.errors import ConfigError
 
 # If ranks give different reasons, the one that tells most about the group's state wins: the earliest here.
 _REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED, JoinReason.BOUNDARY)
+_BECAUSE = {
+    JoinReason.NEW: "as a newcomer",
+    JoinReason.BOUNDARY: "as its grant is used up",
+    JoinReason.FAILED: "as its last step has failed",
+    JoinReason.HEALED: "as it has copied the state",
+    JoinReason.REJOINED: "as it can't go on in its quorum",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,3 +92,15 @@ def make_join(
     unreached = tuple(sorted({s for a in ordered for s in a.unreached}))
     patience = min(a.patience for a in ordered)
     return Join(0, member, reason, suspects, traits, patience=patience, unreached=unreached)
+
+
+def why_asked(join: Join) -> str:
+    suspects = f"; it suspects {listed(join.suspects)}" if join.suspects else ""
+    return f"The group asks for the next quorum at {join.member.state}, {_BECAUSE[join.reason]}{suspects}."
+
+
+def why_held(quorum: Quorum, commit: Prepared | None) -> str:
+    groups = f"{len(quorum.members)} members, {len(quorum.carriers)} of them up to date"
+    first = f"; it commits {commit.state} first" if commit is not None else ""
+    lease = f"through step {quorum.granted_through}, for {quorum.lease:g} s"
+    return f"The group holds quorum q{quorum.number} ({groups}) {lease}{first}."

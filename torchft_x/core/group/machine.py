@@ -2,8 +2,7 @@
 
 It merges one `Ask` per rank into one join, hands the quorum to every rank, runs the in-group vote, and knows when the
 held quorum is over. A group is *asking* while a join is unanswered: it is frozen at a step boundary (R4). It asks again
-on every new session, because a join belongs to its session (R3). `core.group.phase` has the phases; `Group.story`
-returns the decisions that led to the present one.
+on every new session, because a join belongs to its session (R3).
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchft_x.core.commit.two_phase import ShouldCommitVote, TwoPhaseCommit
+from torchft_x.core.decision_log import DecisionLog
 from torchft_x.core.fingerprint import Fingerprint, merge
-from torchft_x.core.group.join import GroupConfig, make_join
+from torchft_x.core.group.join import GroupConfig, make_join, why_asked, why_held
 from torchft_x.core.group.lease import HeldQuorum
-from torchft_x.core.group.phase import GroupPhase, Progression, why_asked, why_held
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.group import (
@@ -45,9 +44,9 @@ class Group:
 
     def __init__(self, config: GroupConfig, now: float) -> None:
         self._config = config
-        self._progression = Progression(now)  # the group's phase and newest decisions
+        self._decision_log = DecisionLog()  # newest decisions
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
-        self._join: lm.Join | None = None  # the unanswered join; not None exactly while JOINING
+        self._join: lm.Join | None = None  # the unanswered join; the group is frozen while there is one (R4)
         self._declared: dict[int, Fingerprint] = {}  # rank -> traits that it last declared
         self._traits: Fingerprint | None = None  # traits of the whole group; None: to be merged from `_declared`
         self._sent_traits: Fingerprint | None = None  # traits that were sent on the present session
@@ -74,7 +73,7 @@ class Group:
 
     def story(self, now: float) -> list[str]:
         """Return the newest decisions, oldest first: how long ago each was made, its cause, and what was decided."""
-        return self._progression.story(now)
+        return self._decision_log.story(now)
 
     # --- what the shell may ask ----------------------------------------------------------------------------------
 
@@ -95,7 +94,7 @@ class Group:
     @property
     def waiting(self) -> str:
         """Reason for which asking ranks wait, as a sentence for deadlines and status; '' if no rank waits."""
-        if self._progression.phase is GroupPhase.JOINING:
+        if self._join is not None:
             if not self._session:
                 return f"the lighthouse has not answered the join: {self._no_session}."
             return "the lighthouse has not answered the join; its status says what it waits for."
@@ -139,12 +138,7 @@ class Group:
         held = self._held_quorum.quorum
         if held is None or not all(m.library for m in held.members):  # torchft's clients ask at each step
             return False
-        return (
-            self._config.runs_on
-            and self._progression.phase is not GroupPhase.JOINING
-            and self._steady
-            and self._held_quorum.usable(now)
-        )
+        return self._config.runs_on and self._join is None and self._steady and self._held_quorum.usable(now)
 
     @property
     def _steady(self) -> bool:
@@ -155,7 +149,7 @@ class Group:
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupEffect]:
         """Handle an event and return the effects that the shell must carry out, in order. `now`: monotonic seconds."""
-        self._progression.now, self._progression.event = now, event
+        self._decision_log.now, self._decision_log.event = now, event
         match event:
             case Ask():
                 return self._on_ask(event, now)
@@ -167,7 +161,7 @@ class Group:
                 self._on_call_gone(call)
             case SessionUp():
                 self._session = True
-                self._progression.note("The lighthouse has taken the group's hello.")
+                self._decision_log.note("The lighthouse has taken the group's hello.")
                 self._held_quorum.greeted(now)
                 self._held_quorum.forget_requests()
                 self._sent_traits = None
@@ -207,7 +201,7 @@ class Group:
         owed = self._owed.pop(ask.rank, None)
         # This rank must commit the step that the other ranks have committed (I2), even if the quorum is unusable.
         worth = self._commit is not None or self._held_quorum.usable(now)
-        if owed is not None and owed.state == ask.state and self._progression.phase is not GroupPhase.JOINING and worth:
+        if owed is not None and owed.state == ask.state and self._join is None and worth:
             return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
@@ -229,9 +223,9 @@ class Group:
             join = make_join(self._config, self._asks, state, self._two_phase, self._group_traits(), lapsed=lapsed)
             if join != self._join:
                 # R3: one join at a time. The first may be answered already; a second would stay open for the old state.
-                sent = self._progression.phase is GroupPhase.JOINING and self._sent_at is not None and self._session
+                sent = self._join is not None and self._sent_at is not None and self._session
                 self._join = join
-                self._progression.reach(GroupPhase.JOINING, why_asked(join))
+                self._decision_log.note(why_asked(join))
                 effects += [] if sent else self._send_join(now)
                 # R16: the session may have ended after another rank found the grant used up.
                 effects += [] if self._session else self._run_on(now)
@@ -242,30 +236,23 @@ class Group:
         for rank, ask in list(self._asks.items()):
             if ask.call == call:
                 del self._asks[rank]
-                if self._progression.phase is GroupPhase.JOINING:
+                if self._join is not None:
                     self._owed[rank] = ask  # the join is open at the lighthouse and can't be taken back
         self._maybe_withdraw()
 
     def _maybe_withdraw(self) -> None:
         """Withdraw the join, which unfreezes the group, if its session is gone (R3) and no rank waits for it."""
-        if self._progression.phase is GroupPhase.JOINING and not (self._session or self._asks):
+        if self._join is not None and not (self._session or self._asks):
             self._withdraw("there is no session to the lighthouse")
 
     def _withdraw(self, why: str) -> None:
         self._join = self._sent_at = None
         self._owed.clear()
-        held = (
-            GroupPhase.IDLE
-            if self._held_quorum.quorum is None
-            else GroupPhase.REVOKED
-            if self._held_quorum.over
-            else GroupPhase.IN_QUORUM
-        )
-        self._progression.enter(held, f"The join is withdrawn: {why}, and no rank waits for the answer.")
+        self._decision_log.note(f"The join is withdrawn: {why}, and no rank waits for the answer.")
 
     def _on_session_down(self, reason: str, now: float) -> list[GroupEffect]:
         if self._session:
-            self._progression.note(f"The session to the lighthouse is gone: {reason}.")
+            self._decision_log.note(f"The session to the lighthouse is gone: {reason}.")
         self._session = False
         self._no_session = reason
         self._held_quorum.forget_requests()
@@ -277,7 +264,7 @@ class Group:
         stale = quorum.id <= self._held_quorum.quorum_id
         if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
             text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
-            self._progression.note(text)
+            self._decision_log.note(text)
             return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
         self._held_quorum.receive(quorum, self._sent_at)
         self._cleared = None
@@ -285,7 +272,7 @@ class Group:
         self._commit = commit = self._two_phase.open(quorum)
         if commit is not None:
             self._state = commit.state
-        self._progression.enter(GroupPhase.IN_QUORUM, why_held(quorum, commit))
+        self._decision_log.note(why_held(quorum, commit))
         return effects + self._answer_asks(commit=commit)
 
     def _answer(
@@ -313,8 +300,7 @@ class Group:
         if event.quorum_id != self._held_quorum.quorum_id or self._held_quorum.over:
             return []
         self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
-        revoked = GroupPhase.REVOKED if self._progression.phase is GroupPhase.IN_QUORUM else self._progression.phase
-        self._progression.reach(revoked, f"The quorum in hand is over: {event.reason}")
+        self._decision_log.note(f"The quorum in hand is over: {event.reason}")
         return [event, *self._should_commit_vote.cancel(self._held_quorum.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
@@ -322,14 +308,12 @@ class Group:
     @property
     def _frozen(self) -> str:
         """Reason for which nothing may be committed at present (R4), or ''."""
-        return self._end or (
-            "the group has asked for the next quorum." if self._progression.phase is GroupPhase.JOINING else ""
-        )
+        return self._end or ("the group has asked for the next quorum." if self._join is not None else "")
 
     def _on_vote(self, vote: Vote | GroupVote, now: float) -> list[GroupEffect]:
         objection = self._end or self._held_quorum.over or self._frozen
         if objection:
-            self._progression.note(f"Step {vote.step} is not committed: {objection}")
+            self._decision_log.note(f"Step {vote.step} is not committed: {objection}")
             return [VoteReply(False, objection, calls=(vote.call,) if isinstance(vote, Vote) else ())]
         if isinstance(vote, GroupVote):
             return self._committed([self._two_phase.vote(vote, self._held_quorum.ended(now))], vote.step)
@@ -349,7 +333,7 @@ class Group:
             if not isinstance(answer, VoteReply) or answer.prepared:
                 continue
             if not answer.commit:
-                self._progression.note(f"Step {step} is not committed: {answer.reason}")
+                self._decision_log.note(f"Step {step} is not committed: {answer.reason}")
             elif self._held_quorum.quorum is not None:
                 state = State(step + 1, self._held_quorum.quorum.id)
                 if state != self._state:
@@ -362,7 +346,7 @@ class Group:
     def _may_run_on(self, ask: Ask, now: float) -> bool:
         """Return whether the held quorum covers this rank's next step. All ranks at one state get the same answer."""
         held = self._held_quorum.quorum
-        if not self._config.runs_on or held is None or self._progression.phase is not GroupPhase.IN_QUORUM:
+        if not self._config.runs_on or held is None or self._held_quorum.over or self._join is not None:
             return False
         plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
         if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
@@ -378,7 +362,7 @@ class Group:
 
     def _progress(self, now: float) -> list[GroupEffect]:
         """Ask for more steps or a longer lease before they are needed."""
-        if not (self._config.runs_on and self._session) or self._progression.phase is GroupPhase.JOINING:
+        if not (self._config.runs_on and self._session) or self._join is not None:
             return []
         if not self._held_quorum.wants_more(self._state.step, now):
             return []
@@ -399,7 +383,7 @@ class Group:
         self._join = replace(self._join, reason=JoinReason.REJOINED)
         self._sent_at = None
         self._owed.clear()
-        self._progression.note("The grant that answers the join can't be used: the group asks again.")
+        self._decision_log.note("The grant that answers the join can't be used: the group asks again.")
         return self._send_join(now)
 
     def goes_on_alone(self, now: float) -> bool:
@@ -422,9 +406,8 @@ class Group:
         ):
             return []
         self._cleared = self._state
-        self._progression.enter(
-            GroupPhase.IN_QUORUM, f"The group goes on in its quorum, through step {self._held_quorum.granted_through}."
-        )
+        through = self._held_quorum.granted_through
+        self._decision_log.note(f"The group goes on in its quorum, through step {through}.")
         self._owed.clear()  # only a quorum is owed, and a rank that asks again is cleared
         return self._answer_asks(base=self._state)
 
@@ -443,7 +426,7 @@ class Group:
     def _stop_calls(self, sentence: str) -> list[GroupEffect]:
         """End the group and fail every waiting call at once with `sentence` as the reason."""
         self._end = sentence
-        self._progression.enter(GroupPhase.ENDED, sentence)
+        self._decision_log.note(sentence)
         self._join = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.core import decision_log
 from torchft_x.core.admission.claims import impossible
 from torchft_x.core.admission.compatibility import PEER, CompatibilityCheck
 from torchft_x.core.admission.finished_job import FinishedJob
-from torchft_x.core.decision_log import Decision
+from torchft_x.core.decision_log import DecisionLog
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
@@ -68,7 +67,7 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # offset from monotonic to unix seconds
         self._now = now  # time of the latest event
-        self._decisions: tuple[Decision, ...] = ()  # the newest decisions, for `story`
+        self._decision_log = DecisionLog()  # newest decisions
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
         self._members = MemberTable(now)  # every known member
         self._quorum_state = QuorumState(first_id, self._members)
@@ -132,7 +131,7 @@ class Lighthouse:
 
     def story(self, now: float) -> list[str]:
         """Return the newest decisions, the oldest first: how long ago, because of what, and what was decided."""
-        return decision_log.story(self._decisions, now)
+        return self._decision_log.story(now)
 
     def view(self, now: float) -> View:
         """Return what is shown to people, as values."""
@@ -156,13 +155,14 @@ class Lighthouse:
 
     def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         """Take an event, and return what the shell must do, in order. `now`: monotonic seconds."""
-        self._now = now
+        self._now = self._decision_log.now = now
+        self._decision_log.event = event
         effects = self._take(event, now)
         effects += self._next_quorum.maybe_form(now, tick=isinstance(event, Tick))
         if self._first_effects:
             effects, self._first_effects = self._first_effects + effects, []
         for sentence in filter(None, map(decided, effects)):
-            self._decisions = decision_log.after(self._decisions, now, event, sentence)
+            self._decision_log.note(sentence)
         return self._journal_writer.poll() + effects if self._config.keeps else effects
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
