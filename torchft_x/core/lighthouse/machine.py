@@ -26,7 +26,7 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import SilenceLimits, StoppedProcess
 from torchft_x.core.membership.members import MemberTable
-from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
+from torchft_x.core.membership.record import LEFT, MemberRecord
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages.job import AttemptExited, AttemptStarted, GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
@@ -399,7 +399,7 @@ class Lighthouse:
         self._members.supervisors.set_stopped(event.stream, event.attempt_token, stopped)
         for record in self._members.of_attempt(event.attempt_token) if stopped is None else ():
             waits = record.session is not None and record.join is not None
-            if waits and record.standing is Standing.LOST and not record.proof:
+            if waits and record.lost and not record.late and not record.proof:
                 self._find_again(record)
         return []
 

@@ -8,7 +8,7 @@ from torchft_x.core.heal import first_sources
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberTable
-from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
+from torchft_x.core.membership.record import LEFT, MemberRecord
 from torchft_x.core.messages import Note
 from torchft_x.core.messages.job import TellStop
 from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum
@@ -84,7 +84,7 @@ def view(
             lost=r.lost,
             left=r.lost == LEFT,
             late=r.late,
-            suspected=r.standing is Standing.SUSPECTED,
+            suspected=r.suspected,
             stopped=stopped.who if stopped is not None else "",
             connected=r.unary or r.session is not None,
             unary=r.unary,

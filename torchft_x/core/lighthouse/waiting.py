@@ -29,7 +29,7 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import suspect
 from torchft_x.core.membership.members import MemberTable
-from torchft_x.core.membership.record import MemberRecord, Standing
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, Probe, Refuse, RevokeQuorum, SendWaits
 from torchft_x.core.types import JoinReason, Member, group_of, listed
@@ -160,10 +160,9 @@ class Waiting:
         notes: list[LighthouseEffect] = []
         limits = self._config.silence
         for record in self._members.silent(now, limits):
-            known = record.standing is Standing.SUSPECTED
-            text = "" if known else suspect(self._members.observation(record, limits, now), limits, now)
+            text = "" if record.suspected else suspect(self._members.observation(record, limits, now), limits, now)
             if text:
-                record.enter(Standing.SUSPECTED)
+                record.suspected = True
                 notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
         return notes
 

@@ -1,6 +1,6 @@
-"""Table of the members: their records, sessions and attempts, and all changes of a member's standing.
+"""Table of the members: their records, sessions and attempts, and all changes of who is lost.
 
-The quorum state counts members by their standing and joins. It is told of every change here, and nobody else makes one.
+The quorum state counts members by their losses and joins. It is told of every change here, and nobody else makes one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torchft_x.core.journal import Absent, MemberEntry
 from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, judge
-from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
+from torchft_x.core.membership.record import LEFT, MemberRecord
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum import Candidate
@@ -136,7 +136,7 @@ class MemberTable:
         """Drop all unary requests of this member, because they are answered."""
         record.calls = ()
 
-    # --- standing and joins --------------------------------------------------------------------------------------
+    # --- losses and joins ----------------------------------------------------------------------------------------
 
     def ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
         """Record a join, which disproves that the member is over. If nobody waits for it, that takes `find` to change."""
@@ -157,15 +157,14 @@ class MemberTable:
         record.proof = record.proof or proof
         newly = not record.lost
         if newly:
-            record.enter(Standing.LATE if late else Standing.LOST, reason)
-            record.notified = False
+            record.lost, record.late = reason, late
+            record.suspected = record.notified = False
         self.on_change(record)
         return newly
 
     def find(self, record: MemberRecord) -> None:
         """Record that the member is waited for, also if it was lost or late."""
-        if record.lost:
-            record.enter(Standing.HERE)
+        record.lost, record.late = "", False
         self.on_change(record)
 
     def issue(self, quorum: Quorum, now: float) -> list[MemberRecord]:

@@ -1,19 +1,20 @@
-"""Record of one member: its standing, why it is over, and the facts from which others decide these.
+"""Record of one member: whether it is waited for, why it is over, and the facts from which others decide these.
 
 Three things are easily confused, which leads to split brains. Each is modelled as what it is:
 
-* *lost* and *late* are standings: nobody waits for the member any more. A suspicion is enough, and it may be wrong.
-* *over* is a proof beside the standing (`proof`, `is_over`): the member commits nothing more in the quorum it holds
-  (R9b). Its exit was reported, it left, a connect to it was refused on the lighthouse's own host and boot, or its lease
-  has ended. A join disproves all but the last, whatever the standing. A new session disproves a refused connect.
+* *lost*: nobody waits for the member any more. A suspicion is enough, and it may be wrong. It stays lost, for its first
+  reason, until it is found (`MemberTable.find`). Of those that are lost, a *late* one did not ask in time, or a link to
+  it is broken (R20): a sign of life does not bring it back.
+* *over* is a proof (`proof`, `is_over`): the member commits nothing more in the quorum it holds (R9b). Its exit was
+  reported, it left, a connect to it was refused on the lighthouse's own host and boot, or its lease has ended. A join
+  disproves all but the last, also of a lost member. A new session disproves a refused connect.
 * *fenced* is a fact about a group's attempts, which `MemberTable` keeps for ever (R2): a newer one of the group is
-  here. The fenced one is lost with its session closed, so no transition leads back; but its lease still runs.
+  here. The fenced one is lost with its session closed, so it is never found; but its lease still runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.quorum import Candidate
@@ -23,31 +24,11 @@ LEFT = "it has left"
 """Proof that a member is over: its own leave."""
 
 
-class Standing(Enum):
-    HERE = "here"  # waited for
-    SUSPECTED = "suspected"  # waited for, and the log says that it is silent, though it runs
-    LOST = "lost"  # not waited for: it is gone, or taken for gone
-    LATE = "late"  # not waited for: it did not ask in time, or a link to it is broken (R20)
-
-
-TRANSITIONS = {
-    (Standing.HERE, Standing.SUSPECTED): "silent, though its supervisor says that it runs",
-    (Standing.SUSPECTED, Standing.HERE): "a sign of life",
-    (Standing.HERE, Standing.LOST): "lost, for one of the `CAUSES` in `core.lighthouse.waiting`",
-    (Standing.SUSPECTED, Standing.LOST): "lost, for one of the `CAUSES` in `core.lighthouse.waiting`",
-    (Standing.HERE, Standing.LATE): "left out",
-    (Standing.SUSPECTED, Standing.LATE): "left out",
-    (Standing.LOST, Standing.HERE): "a join, a session without a quorum, or a sign of life where it stood",
-    (Standing.LATE, Standing.HERE): "a join, or a session without a quorum",
-}
-"""All transitions, each with its cause. A lost member stays lost, for its first reason, whatever else happens to it."""
-
-
 @dataclass(slots=True, eq=False)
 class MemberRecord:
     """What the lighthouse knows of one member. Times are monotonic seconds on the lighthouse's clock.
 
-    Only `MemberTable` writes `session`, `unary`, `join`, `standing` and `lost`, so that the quorum state's counts follow.
+    Only `MemberTable` writes `session`, `unary`, `join` and `lost`, so that the quorum state's counts follow.
     """
 
     replica_id: str
@@ -66,8 +47,9 @@ class MemberRecord:
     number: int = 0  # number of that join, for a grant that answers it; 0: only a quorum does
     quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
     lease_sent: float | None = None  # when a lease was last sent to it
-    standing: Standing = Standing.HERE
-    lost: str = ""  # why nobody waits for it; '' exactly if it is here or suspected
+    lost: str = ""  # why nobody waits for it; '': it is waited for
+    late: bool = False  # whether it is lost because it was left out
+    suspected: bool = False  # whether it is waited for, and the log says that it is silent, though it runs
     proof: str = ""  # why it provably commits nothing more
     notified: bool = False  # whether it was told to ask again since it was lost
     probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
@@ -81,23 +63,11 @@ class MemberRecord:
         where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
         return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
 
-    @property
-    def late(self) -> bool:
-        """True if it is left out: a sign of life does not bring it back."""
-        return self.standing is Standing.LATE
-
-    def enter(self, standing: Standing, lost: str = "") -> None:
-        """Change the standing. `lost`: why nobody waits for the member any more; '': it is waited for."""
-        assert (self.standing, standing) in TRANSITIONS, f"no way from {self.standing.value} to {standing.value}"
-        self.standing, self.lost = standing, lost
-
     def receive(self, now: float) -> None:
         """Record a sign of life, which outweighs the answer to any probe sent before."""
         self.heard = now
         self.probed_at = None
-        self.refused = False
-        if self.standing is Standing.SUSPECTED:
-            self.enter(Standing.HERE)
+        self.refused = self.suspected = False
 
     def disprove(self) -> None:
         """Record that the member speaks, so that a refused connect proves nothing."""

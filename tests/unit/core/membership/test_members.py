@@ -10,7 +10,7 @@ from tests.unit.core.scene import member, quorum
 from torchft_x.core.journal import MemberEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.membership.members import MemberTable
-from torchft_x.core.membership.record import MemberRecord, Standing
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum import Candidate
@@ -158,7 +158,7 @@ class TestTime:
         members.ensure("b", 1.0, unary=False)
         assert members.silent(1.6, limits) == []
         members.find(found)
-        assert (found.standing, found.lost, found.late) == (Standing.HERE, "", False)
+        assert (found.lost, found.late) == ("", False)
         assert members.silent(1.7, limits) == [found]
 
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
@@ -229,18 +229,16 @@ class TestPace:
         record.note_step(3, 0.0, 9.0)  # it asks again at the same step: the time between was waiting
         assert (record.longest_step, record.pace) == (2.0, (3, 9.0))
 
-    @pytest.mark.parametrize(
-        "fields", [{"standing": Standing.LOST, "lost": "silent"}, {"pause_until": 1.0}, {"pause_until": 2.0}]
-    )
+    @pytest.mark.parametrize("fields", [{"lost": "silent"}, {"pause_until": 1.0}, {"pause_until": 2.0}])
     def test_a_loss_and_a_pause_are_no_steps(self, fields: dict[str, Any]) -> None:
         record = MemberRecord("a", 0.0, pace=(1, 1.0), **fields)
         record.note_step(2, 0.0, 90.0)
         assert record.longest_step == 0.0
 
     def test_whoever_speaks_is_under_no_suspicion(self) -> None:
-        record = MemberRecord("a", 0.0, standing=Standing.SUSPECTED, probed_at=1.0)
+        record = MemberRecord("a", 0.0, suspected=True, probed_at=1.0)
         record.receive(2.0)
-        assert (record.heard, record.standing, record.probed_at) == (2.0, Standing.HERE, None)
+        assert (record.heard, record.suspected, record.probed_at) == (2.0, False, None)
 
 
 class TestRestored:
