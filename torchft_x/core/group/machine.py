@@ -113,12 +113,7 @@ class Group:
         return self._metadata.get(rank)
 
     def hello(self, now: float) -> lm.Hello:
-        """Return the hello of a new session. The lighthouse's shell fills in the session number.
-
-        A group that runs past its grant grants itself some steps here and announces them (`HeldQuorum.promise`).
-        """
-        if self._runs_past(now):
-            self._held_quorum.promise(self._state.step, self._step_seconds, now)
+        """Return the hello of a new session. The lighthouse's shell fills in the session number."""
         return lm.Hello(
             session=0,
             replica_id=self._config.replica_id,
@@ -132,13 +127,6 @@ class Group:
             library=self._config.library,
             runs_on=self._config.runs_on,
         )
-
-    def _runs_past(self, now: float) -> bool:
-        """Return whether the lease alone limits the group in the held quorum while it has no session (R16)."""
-        held = self._held_quorum.quorum
-        if held is None or not all(m.library for m in held.members):  # torchft's clients ask at each step
-            return False
-        return self._config.runs_on and self._join is None and self._steady and self._held_quorum.usable(now)
 
     @property
     def _steady(self) -> bool:
@@ -162,7 +150,6 @@ class Group:
             case SessionUp():
                 self._session = True
                 self._decision_log.note("The lighthouse has taken the group's hello.")
-                self._held_quorum.greeted(now)
                 self._held_quorum.forget_requests()
                 self._sent_traits = None
                 return self._send_join(now, new_session=True)
