@@ -1,12 +1,7 @@
-"""Decide how long a rank waits for a quorum.
+"""Decide how long a rank waits for a quorum: while the lighthouse says what it waits for (docs/dev/design.md).
 
-The lighthouse tells each member that has asked, in each second of its wait, what it waits for. It decides which members
-it leaves behind, and when. So a rank whose user has set no time goes on waiting while it is told so, up to its own last
-deadline (an hour): giving up would end a healthy group, perhaps with the newest state, because another group is late. It
-gives up when nothing was heard for a minute, or when the lighthouse was away for three. While other ranks of the same
-group have not asked, the lighthouse has nothing to tell.
-
-A time that the user has set is a limit. It counts from the last moment in which a group that pauses was waited for.
+While other ranks of the same group have not asked, the lighthouse has nothing to say. A time that the user has set is a
+limit instead. It counts from the last moment in which a group that pauses was waited for.
 """
 
 from __future__ import annotations

@@ -2,17 +2,8 @@
 
 * **Lost** (R5): a member that is gone, or taken for gone. Every member that may stand in a collective with it is told, so
   that nobody waits for a time-out of the backend. Suspected members are probed.
-* **Late** (R20): a member that lives, but with which the others can't train. Heartbeats say that a process lives, not that
-  its training thread makes progress. So a member must ask for the next quorum when the others have asked: one that waits
-  in a collective falls out of it and asks within milliseconds. To leave a member out is cheap for both sides. It is lost
-  without proof; the others go on with the gradients they have; and when it asks it copies their state. Its supervisor
-  decides later, by evidence, whether to end its process (launch/process/hangs.py).
-
-A member over several nodes speaks on its first one. Two signs together show that another node is gone: others waited
-in vain in a reduction, and that node's supervisor is silent. Then nobody waits for the member (decision 40).
-
-A broken link between two members shows when they connect: both ask again, and name each other. Every quorum with both
-would fail like the one before, so one of them is left out when that has happened twice (decision 86).
+* **Late** (R20): a member that lives, but with which the others can't train. It did not ask in time, or one of its nodes
+  is silent (decision 40), or its link to another member is broken (decision 86). It is lost without proof.
 
 A member may announce a pause: an evaluation, a checkpoint, a compile. Meanwhile its silence counts for nothing, and the
 others wait for it as for a slow one.

@@ -22,8 +22,10 @@ class OpenQuorums:
     A quorum that is issued may reach only a few of its members, or none. Nothing is committed in it then, but it counts as
     the present one. A member of it that was never in the quorum before may carry it, and could go on alone. All members of
     the quorum before could then still report truthfully that they know nothing newer. A lighthouse without memory would
-    believe them (R8), and there would be two histories. So a quorum stays *open* until one of its members is known to have
-    received a newer one, or all are over. The table is nearly always empty, or holds one for the time of a step.
+    believe them (R8), and there would be two histories. The lighthouse that issued both needs the table, too. Say
+    q1 = {a, b} and q2 = {a, c} never reaches a, which loses its session, withdraws its join and runs on with b in q1
+    (R16). Then c alone could follow q2. So a quorum stays *open* until one of its members is known to have received a
+    newer one, or all are over. The table is nearly always empty, or holds one for the time of a step.
     """
 
     def __init__(self) -> None:

@@ -8,17 +8,12 @@ LEAST, MOST = 3, 8
 
 
 class HealWait:
-    """The wait for the healers of one offered state, at its source. Times are in monotonic seconds.
+    """The wait for the healers of one offered state, at its source (decision 43). Times are in monotonic seconds.
 
-    They train in one quorum with the healer, so their step lasts until it has caught up. The slow part is the copy, and the
-    source sees whether the copy moves. So a heal has no limit but the timeout of all waits: the others wait while it moves.
-    A heal that stands still for as long as a late group is waited for is given up. Then the step fails, the others ask for
-    the next quorum, and a member that does not ask is left out (`core.lighthouse.waiting`).
-
-    The source sees nothing after the last byte is sent: checking, `load_state_dict`, a step. That may take as long as the
-    copy did. If others copy, too, from another source or on other ranks of the group, finished healers wait for those; then
-    only the timeout counts. A group that always needs more time would never be back. So each of its heals that is given up
-    at that point doubles the time of the next, while the lighthouse keeps the group out for longer and longer.
+    A copy that stands still for as long as a late group is waited for is given up. The source sees nothing after the last
+    byte, and that part may take as long as the copy did, doubled with each heal of the group that was given up there. If
+    others copy, too, from another source or on other ranks of the group, finished healers wait for those; then only the
+    timeout counts.
 
     `given_up`: heals in a row of a healing group that were given up after all had been sent. `all_heals`: whether no
     other member or rank copies state in this quorum.

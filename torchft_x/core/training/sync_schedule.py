@@ -7,20 +7,11 @@ The model is cut into fragments, which are exchanged in turn. One fragment is ex
                           | ask, count, send       | wait, vote, apply
                           +--- on the way ---------+
 
-A group asks for its quorum only when it is ready to send. A late group thus delays the others in the quorum, where the
-lighthouse knows which members live, and not in a collective that breaks. A group that dies between two exchanges costs
-the others nothing.
-
-A new group asks at once, before its first inner step, and is answered when the others ask. In each quorum all members
-add up their *weights* (the census). The weight is zero for a group whose parameters are the global ones to the bit,
-because it has just begun or healed. So all members know one of two things without a further message:
-
-* The sum is zero: all hold the same parameters. The step is committed empty, and training begins (`Act.BEGIN`).
-* The sum is not zero: the others are ready to send. A group with nothing to send contributes zeros and receives the
-  result, so that no work counts twice.
-
-A failed exchange costs no inner work: the local parameters stay, and so do the global ones that they are compared with.
-The exchange is retried ``delay + 1`` inner steps later, or at once by a group that has nothing to send.
+A group asks for its quorum when it is ready to send, and a new one before its first inner step, which is answered when
+the others ask. In each quorum all members add up their *weights* (the census, decision 20). The weight is zero for a
+group whose parameters are the global ones to the bit, because it has just begun or healed. If the sum is zero the step
+is committed empty, and training begins (`Act.BEGIN`). Otherwise a group with nothing to send contributes zeros and
+receives the result. A failed exchange is retried ``delay + 1`` inner steps later, or at once by such a group.
 
 Sources: LocalSGD (arXiv 1805.09767), DiLoCo (2311.08105), Streaming DiLoCo (2501.18512); the period, delay and turn of
 the fragments are torchft's.
