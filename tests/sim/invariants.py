@@ -18,7 +18,6 @@ from tests.sim.quorum_checks import QuorumChecks, Violation, is_sentence
 from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.types import Member, Prepared, Quorum, State
-from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.sim.collective import Contribution
@@ -38,7 +37,7 @@ class Checker(QuorumChecks):
         super().__init__(world)
         self.samples = SampleLedger(world)
         self.commits = 0  # number of decisions of groups to commit
-        self.hopeless: set[str] = set()  # groups that would have to heal across libraries
+        self.hopeless: set[str] = set()  # groups that were refused beside the peer's clients
         self.figures: Counter[str] = Counter()  # outcomes of steps that did not commit at once, counted per rank
         self._values: dict[tuple[int, State], int] = {}  # (group rank, state) -> parameters (I1)
         self._final: dict[tuple[int, int, int], int] = {}  # (lineage, step, group rank) -> parameters (A1)
@@ -198,8 +197,3 @@ class Checker(QuorumChecks):
         self._decided[name] = decision
         if not commit and (rank.step.state, rank.value) != before:
             self._violated("I6", f"{rank.process.name} dropped step {vote.step + 1}, and it changed something")
-
-    def on_hopeless(self, rank: RankNode, error: Exception) -> None:
-        """Record a group that can't heal from any member within its library: the protocol refuses it."""
-        if isinstance(error, ConfigError):
-            self.hopeless.add(rank.node.group)

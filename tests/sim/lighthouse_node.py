@@ -279,7 +279,7 @@ class LighthouseNode:
 
     def _refuse(self, effect: lm.Refuse) -> None:
         self.world.note(self.name, "refuses: {}", effect.sentence)
-        if effect.session is not None and effect.session in self.members and "two libraries" in effect.sentence:
+        if effect.session is not None and effect.session in self.members and "one library" in effect.sentence:
             self.world.checker.hopeless.add(group_of(self.members[effect.session]))
         if effect.session is not None:
             self.book.drop(effect.session)

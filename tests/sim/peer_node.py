@@ -17,7 +17,7 @@ from torchft_x.core import heal
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import Member, Part, Quorum, State
-from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXError
+from torchft_x.errors import CollectiveError, StepError, TorchftXError
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -38,7 +38,7 @@ class PeerNode:
         self.process.die()
         self.who = ""
         self.step = 0
-        self.hopeless = 0  # number of attempts in a row that ended because they would have to heal across libraries
+        self.hopeless = 0  # number of attempts in a row that were refused beside ours, or saw no complete state
         self.mesh: Mesh | None = None
 
     @property
@@ -132,7 +132,7 @@ class PeerNode:
         by_step = tuple(replace(x, state=State(x.state.step), torn=False) for x in quorum.members)
         try:
             plan = heal.plan(replace(quorum, members=by_step), self.who, 0, init_sync=False)
-        except (ConfigError, StepError):
+        except StepError:
             self._despair()
             return
         self._plan, self.hopeless = plan, 0

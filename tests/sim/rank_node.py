@@ -33,7 +33,7 @@ from torchft_x.core.data.state import DataState, StreamState
 from torchft_x.core.heal import QuorumPlan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
-from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
+from torchft_x.errors import CollectiveError, DeadlineError, StepError, TorchftXError
 from torchft_x.timing import TIMING
 from torchft_x.train.context.failures import StepFailures
 
@@ -258,9 +258,8 @@ class RankNode:
         config = self.world.config
         try:
             plan = heal.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync, base=base)
-        except (ConfigError, StepError) as e:
+        except StepError as e:
             self.step.ask_failed()
-            self.world.checker.on_hopeless(self, e)
             self.end(1, str(e))
             return
         self.plan, self._quorum = plan, quorum

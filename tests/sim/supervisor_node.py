@@ -43,7 +43,7 @@ class SupervisorNode:
         self.attempts = 0
         self.attempt = 0
         self.memory = SupervisorMemory(world.config.ranks) if world.config.memory else None
-        self._hopeless = 0  # number of attempts in a row that could not heal within their library
+        self._hopeless = 0  # number of attempts in a row that were refused beside the peer's clients
         self.uplink = Uplink(world, self.process, self)
         self._reports: list[job.AttemptExited] = []  # exits, reported again after each reconnect
         self._begun: job.AttemptStarted | None = None  # the running attempt

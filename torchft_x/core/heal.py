@@ -1,21 +1,18 @@
 """Plan the heals of a quorum and the members whose gradients count: pure functions of the quorum message.
 
 Every rank of every group computes its own answer from the same bytes, so nothing has to be agreed on twice. The
-arithmetic (the primary, and the source of a healer) is torchft's ``compute_quorum_results``, so that its ranks and
-ours, in the same quorum, come to matching answers. We add three rules: members are compared by ``(step, committed_in)``
-and not by the step alone, a torn member always heals, and healing stays within one library. If no member runs torchft,
-a healer takes the next source after each step that it could not commit: the source before may be out of its reach.
+arithmetic (the primary, and the source of a healer) is that of torchft's ``compute_quorum_results``, with three more
+rules: members are compared by ``(step, committed_in)`` and not by the step alone, a torn member always heals, and a
+healer takes the next source after each step that it could not commit: the source before may be out of its reach.
 Between hosts the healer's *mirrors*, further carriers, send a part of a large state, or all if the source is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from torchft_x.core.in_doubt import settle
-from torchft_x.core.types import Member, Part, Quorum, State, by_rank, listed
+from torchft_x.core.types import Member, Part, Quorum, State, by_rank
 from torchft_x.errors import ConfigError, StepError
 
 MIRRORS = 3
@@ -77,10 +74,9 @@ def plan(
     `base`: state in which the step begins if not the quorum's top: a later step of the quorum, which all members carry.
 
     With `init_sync`, members that are all at step 0 start from one member's weights: all others heal from it. It is the
-    same member for all group ranks, unless torchft's clients are among the members: they choose another for each.
+    same member for all group ranks, as the first weights of a model that is sharded over the ranks belong together.
 
-    Raises `ConfigError` if `replica_id` is not a member or would have to heal across libraries, and `StepError` if
-    no member holds a complete state.
+    Raises `ConfigError` if `replica_id` is not a member, and `StepError` if no member holds a complete state.
     """
     members = by_rank(quorum.members)
     replica_ids = tuple(m.replica_id for m in members)
@@ -97,15 +93,10 @@ def plan(
         )
     own = replica_ids.index(replica_id)
     primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
-    # The first weights of a model sharded over the ranks come from one group for all ranks; torchft can't do so.
-    ours = all(m.is_ours for m in members)
-    origin = at_top[0] if ours else primary
-    healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
+    healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != at_top[0])]
     ready = [i for i in range(len(members)) if i not in healers]
-    sources_of = _sources_of(members, healers, ready, group_rank, ours)
+    sources_of = _sources_of(members, healers, ready, group_rank)
     mirrors_of = {r: _mirrors(members, r, choice) for r, choice in sources_of.items()}
-    if own in sources_of and not sources_of[own]:
-        raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
     sources = sources_of.get(own, [])
     return QuorumPlan(
         quorum_id=quorum.id,
@@ -134,43 +125,13 @@ def plan(
 def first_sources(quorum: Quorum) -> dict[str, str]:
     """Return for each healer the source of its rank 0, as replica ids, for people.
 
-    The result omits members that can't heal, and those that copy the first weights (`init_sync`): only they know
-    whether they do."""
+    The result omits members that copy the first weights (`init_sync`): only they know whether they do."""
     members = by_rank(quorum.members)
     carriers = {m.replica_id for m in quorum.carriers}
     ready = [i for i, m in enumerate(members) if m.replica_id in carriers]
     healers = [i for i, m in enumerate(members) if m.replica_id not in carriers]
-    found = _sources_of(members, healers, ready, 0, all(m.is_ours for m in members))
+    found = _sources_of(members, healers, ready, 0)
     return {members[r].replica_id: members[choice[0]].replica_id for r, choice in found.items() if choice}
-
-
-def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list[tuple[Member, str]]:
-    """Return the members to leave out because healing would cross libraries, each with a sentence for people.
-
-    They are either the healers or the members that those would heal from, so that one newcomer does not turn away all
-    others. The side that trains already (`running`, replica ids) stays, else the larger one, else ours.
-
-    `plan` would raise for the healers, and every quorum with them would cost the others a step. torchft's clients
-    compare steps only.
-    """
-    if len({m.is_ours for m in members}) < 2:
-        return []
-    settled = settle(members, State())
-    ready = list(settled.carriers)
-    homes = {m.is_ours for m in ready}
-    top = settled.top
-    behind = [
-        m for m in members if m not in ready and m.is_ours not in homes and (m.is_ours or m.state.step != top.step)
-    ]
-    if not ready or not behind:
-        return []
-    if _weight(ready, running) < _weight(behind, running):
-        return [(m, _alone(m, behind, top)) for m in ready]
-    return [(m, _across_libraries(m, ready, top)) for m in behind]
-
-
-def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, bool]:
-    return sum(m.replica_id in running for m in side), len(side), any(m.is_ours for m in side)
 
 
 def later(plan: QuorumPlan) -> QuorumPlan:
@@ -199,15 +160,13 @@ def participation(
 
 
 def _sources_of(
-    members: tuple[Member, ...], healers: list[int], ready: list[int], group_rank: int, ours: bool
+    members: tuple[Member, ...], healers: list[int], ready: list[int], group_rank: int
 ) -> dict[int, list[int]]:
     """Return for each healer the members that it may fetch from, as replica ranks."""
     found: dict[int, list[int]] = {}
     for nth, r in enumerate(healers):
-        usable = [i for i in ready if members[i].is_ours == members[r].is_ours]  # only of its own library (I5)
-        turn = nth + group_rank + (members[r].commit_failures if ours else 0)
-        first = turn % len(usable) if usable else 0
-        found[r] = usable[first:] + usable[:first]
+        first = (nth + group_rank + members[r].commit_failures) % len(ready) if ready else 0
+        found[r] = ready[first:] + ready[:first]
     return found
 
 
@@ -221,24 +180,3 @@ def _mirrors(members: tuple[Member, ...], healer: int, sources: list[int]) -> li
 def _host(member: Member) -> str:
     host = member.address.rpartition("//")[2].partition("/")[0]
     return host.rpartition(":")[0] or host
-
-
-def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
-    """Return the error for a heal across libraries: the formats differ, and we don't read pickle, torchft's format."""
-    names = listed([m.replica_id for m in ready])
-    theirs, ours = ("torchft", "torchft_x") if healer.is_ours else ("torchft_x", "torchft")
-    return (
-        f"{healer.replica_id} ({ours}) would have to fetch {top} from {names} ({theirs}), and state is not moved "
-        "between the two libraries; run all groups on one."
-    )
-
-
-def _alone(member: Member, behind: list[Member], top: State) -> str:
-    """Return the refusal for a member with a state that the others can't fetch from its library."""
-    names = listed([m.replica_id for m in behind])
-    ours, theirs = ("torchft_x", "torchft") if behind[0].is_ours else ("torchft", "torchft_x")
-    return (
-        f"{member.replica_id} ({theirs}) says that it stands at {top}, and {names} ({ours}) would have to fetch that from "
-        "it, but state is not moved between the two libraries. Start its group from the checkpoint of the others, and at "
-        "step 0 from the same weights with init_sync=False, or run all groups on one library."
-    )

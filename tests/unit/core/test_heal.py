@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.scene import member, quorum
-from torchft_x.core.heal import MIRRORS, QuorumPlan, WorldSizeMode, later, participation, plan, stranded
+from torchft_x.core.heal import MIRRORS, QuorumPlan, WorldSizeMode, later, participation, plan
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -25,9 +24,6 @@ FIRST_STEP = [
     # All at step 0: everybody but the primary starts from its weights.
     ((0, 0), 0, 0, (False, None, (1,), 0, 2, "r0-store")),
     ((0, 0), 1, 0, (True, 0, (), 1, 2, "r0-store")),
-    # Another group rank has another primary, so one group does not serve them all.
-    ((0, 0), 0, 1, (True, 1, (), 0, 2, "r1-store")),
-    ((0, 0), 1, 1, (False, None, (0,), 1, 2, "r1-store")),
     ((0, 0, 0), 2, 0, (True, 0, (), 2, 3, "r0-store")),
     ((0, 0, 0), 0, 3, (False, None, (1, 2), 0, 3, "r0-store")),
 ]
@@ -56,7 +52,7 @@ def facts(p: QuorumPlan) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(("steps", "own", "group_rank", "expected"), FIRST_STEP + RECOVERY)
 def test_the_peers_table(steps: tuple[int, ...], own: int, group_rank: int, expected: tuple[object, ...]) -> None:
-    p = plan(of_steps(*steps, library=""), f"r{own}", group_rank)
+    p = plan(of_steps(*steps), f"r{own}", group_rank)
     assert facts(p) == expected
     assert (p.replica_rank, p.replica_world_size) == (own, len(steps))
 
@@ -110,10 +106,7 @@ def test_after_a_failure_the_next_source_is_tried_and_everybody_knows_which(fail
     assert plans[2].source_rank == source
     assert {m.replica_id for m in plans[2].sources} == {"r0", "r1", "r3"}
     assert [p.replica_rank for p in plans if 2 in p.dst_ranks] == [source]
-    # the peer's clients go by their own rule, whatever has failed
-    members[0] = replace(members[0], library="")
-    plans = [plan(quorum(*members), f"r{own}", 0) for own in range(4)]
-    assert plans[2].source_rank == 1
+    assert plan(quorum(member("a", State(3, 2), library="torchft_x/9.9"), member("b")), "b", 0).heal
     p = plan(of_steps(1, 1, 0, 1), "r2", 1)
     assert [m.replica_id for m in p.sources] == ["r1", "r3", "r0"]  # every usable one, the peer's choice first
 
@@ -155,68 +148,6 @@ def test_the_plan_for_a_later_step_is_what_it_would_be_anew(own: str, group_rank
     first = plan(q, own, group_rank)
     assert first.top == State()
     assert replace(later(first), top=base) == anew
-
-
-class TestStranded:
-    """Whoever could heal from the other library only."""
-
-    def test_ours_that_committed_the_same_step_elsewhere(self) -> None:
-        """A peer's client compares steps only; we don't."""
-        ours, theirs = member("ours", State(3, 1)), member("theirs", State(3, 2), library="")
-        [(who, sentence)] = stranded((ours, theirs), {"theirs"})
-        assert who == ours
-        assert "ours (torchft_x) would have to fetch step 3 (quorum 2) from theirs (torchft)" in sentence
-        newer = replace(ours, state=State(3, 9))
-        assert stranded((newer, theirs), {"theirs"}) == []  # for a peer's client there is nothing to heal
-
-    @pytest.mark.parametrize(
-        ("others", "running", "refused"),
-        [
-            (("a",), (), ["theirs"]),  # as many: those that speak on sessions stay
-            (("a",), ("theirs",), ["a"]),
-            (("a", "b"), ("theirs",), ["a", "b"]),
-            (("a", "b"), (), ["theirs"]),
-            (("a",), ("theirs", "a"), ["theirs"]),
-        ],
-    )
-    def test_one_newcomer_does_not_turn_away_all_others(self, others: Any, running: Any, refused: Any) -> None:
-        """S2. Who trains stays, then the more, then ours."""
-        theirs = member("theirs", State(10**9), library="")
-        found = stranded((*(member(name) for name in others), theirs), running)
-        assert [m.replica_id for m, _ in found] == refused
-        assert all("state is not moved between the two libraries" in sentence for _, sentence in found)
-
-    def test_nobody_where_nobody_holds_a_complete_state(self) -> None:
-        """Then healing is no question of libraries, and `plan` says what is wrong."""
-        torn = (member("ours", State(3, 1), torn=True), member("theirs", State(3, 1), torn=True, library=""))
-        assert stranded(torn) == []
-
-
-class TestLibraries:
-    """State never moves between the two libraries."""
-
-    def test_a_source_of_the_own_library_is_found_among_others(self) -> None:
-        q = quorum(member("a", State(3, 2), library=""), member("b", State(3, 2)), member("c"))
-        assert [m.replica_id for m in plan(q, "c", 0).sources] == ["b"]
-        assert plan(q, "b", 0).dst_ranks == (2,)
-        assert plan(q, "a", 0).dst_ranks == ()
-        two_versions = quorum(member("a", State(3, 2), library="torchft_x/9.9"), member("b"))
-        assert plan(two_versions, "b", 0).heal
-
-    def test_beside_a_peers_client_each_rank_begins_with_the_weights_that_the_peer_chooses(self) -> None:
-        q = quorum(member("a", library=""), member("b"), member("c"))
-        assert plan(q, "b", 1).dst_ranks == (2,)
-        assert [m.replica_id for m in plan(q, "c", 1).sources] == ["b"]
-        assert [m.replica_id for m in plan(q, "b", 2).sources] == ["c"]
-
-    def test_neither_heals_from_the_other(self) -> None:
-        q = quorum(member("ours"), member("theirs", State(3, 2), library=""))
-        with pytest.raises(ConfigError, match=r"ours \(torchft_x\).*theirs \(torchft\).*all groups on one"):
-            plan(q, "ours", 0)
-        q = quorum(member("ours", State(3, 2)), member("theirs", library=""))
-        with pytest.raises(ConfigError, match=r"theirs \(torchft\).*ours \(torchft_x\)"):
-            plan(q, "theirs", 0)
-        assert plan(q, "ours", 0).dst_ranks == ()
 
 
 PARTICIPATION = [
@@ -316,11 +247,9 @@ def test_nobody_is_a_mirror_of_who_copies_from_memory() -> None:
     assert all(not p.mirrors and not p.mirror_of for p in (plan(q, f"r{i}", 0) for i in range(4)))
 
 
-def test_there_are_only_so_many_mirrors_and_none_of_the_other_library() -> None:
+def test_there_are_only_so_many_mirrors() -> None:
     carriers = [at(f"h{i}", f"r{i}", 9) for i in range(6)]
     assert len(plan(quorum(*carriers, at("new", "r9", 4)), "r9", 0).mirrors) == MIRRORS
-    mixed = quorum(*(replace(m, library="") for m in carriers[1:]), carriers[0], at("new", "r9", 4))
-    assert plan(mixed, "r9", 0).mirrors == ()
 
 
 def test_the_first_weights_come_from_one_member_alone() -> None:

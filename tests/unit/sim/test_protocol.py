@@ -164,15 +164,11 @@ def test_after_max_redo_the_gradients_are_dropped() -> None:
     assert all_is_well(world)
 
 
-def test_who_could_heal_from_a_peers_client_only_costs_nobody_a_step() -> None:
+def test_groups_are_refused_where_the_peers_clients_train_and_cost_these_no_step() -> None:
     world = cluster(2.0, groups=1, peers=1, init_sync=False, startup=(0.1, 0.1))
-    strike(world, Fault(world.now, "crash", "g0"))
-    world.run_for(0.2)
-    step = world.peers["u0"].step
-    world.run_for(5.0)
-    assert said(world, "state is not moved between the two libraries")
-    assert members(world) == ["u0:1"]
-    assert world.peers["u0"].step > step + 80
+    peer = world.peers["u0"]
+    assert said(world, "run all groups on one library")
+    assert (members(world) == ["u0:1"]) is (peer.hopeless == 0)
 
 
 def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:

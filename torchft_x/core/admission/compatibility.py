@@ -20,6 +20,8 @@ from torchft_x.core.types import group_number, group_of
 # Fingerprint of torchft's clients, which can't declare one. torchft's groups and ours differ in how they cut gradients,
 # divide them and send state, so a quorum of both never commits.
 PEER = Fingerprint((Trait(LIBRARY, "torchft", "none but torchft"),))
+_NOTHING = Fingerprint()  # of a member of ours whose ranks declare nothing
+_OURS = Trait(LIBRARY, "", "undeclared")
 
 _SAME_SCRIPT = "start every group with the same script and settings"
 _ADVICE = {
@@ -45,13 +47,16 @@ class CompatibilityCheck:
         self._kinds: list[Fingerprint] = []  # each distinct declaration once: hundreds of groups declare the same
         self._differ = False  # whether two of these can't train together
 
-    def declare(self, record: MemberRecord, traits: Fingerprint) -> str:
-        """Store what a member declares. Return why to refuse it if it declared something else before, otherwise ''."""
+    def declare(self, record: MemberRecord, traits: Fingerprint | None) -> str:
+        """Store what a member declares; None: as before. Return why to refuse it if it has changed, otherwise ''."""
+        if traits is None and record.traits is not None:
+            return ""
+        traits = _NOTHING if traits is None else traits
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
             return _sentence(f"{_named(record)} has changed while it runs: {clause}; declare once, before training")
         if traits not in self._kinds:
-            self._differ = self._differ or any(difference(traits, kind) for kind in self._kinds)
+            self._differ = self._differ or any(_difference(traits, kind) for kind in self._kinds)
             self._kinds.append(traits)
         record.traits = self._kinds[self._kinds.index(traits)]
         return ""
@@ -62,7 +67,7 @@ class CompatibilityCheck:
             return []  # the common case, in constant time
         # Forget the declarations that no member holds any more.
         self._kinds = list({id(r.traits): r.traits for r in self._members if r.traits is not None}.values())
-        self._differ = any(difference(a, b) for a, b in combinations(self._kinds, 2))
+        self._differ = any(_difference(a, b) for a, b in combinations(self._kinds, 2))
         present = [r for r in self._members if r.traits is not None and not r.lost]
         present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
         if self._quorum_state.missing and not any(self._inside(r) for r in present):
@@ -70,7 +75,7 @@ class CompatibilityCheck:
         fitting: list[MemberRecord] = []  # the first member that counts of each declaration
         found: list[tuple[MemberRecord, str]] = []
         for record in sorted(present, key=self._precedence):
-            differs = next(((o, d) for o in fitting if (d := _difference(record, o))), None)
+            differs = next(((o, d) for o in fitting if (d := _difference(record.traits, o.traits))), None)
             if differs is None and not any(o.traits is record.traits for o in fitting):
                 fitting.append(record)
             elif differs is not None and record.join is not None:
@@ -87,10 +92,13 @@ class CompatibilityCheck:
         return (not inside, since, float("inf") if number is None else number, record.replica_id)
 
 
-def _difference(record: MemberRecord, other: MemberRecord) -> Difference | None:
-    assert record.traits is not None
-    assert other.traits is not None
-    return difference(record.traits, other.traits)
+def _difference(mine: Fingerprint | None, theirs: Fingerprint | None) -> Difference | None:
+    """Return the first difference. A client of torchft differs from every member of ours, whatever that declares."""
+    assert mine is not None
+    assert theirs is not None
+    if (mine == PEER) is not (theirs == PEER):
+        return Difference(mine.find(LIBRARY, None) or _OURS, theirs.find(LIBRARY, None) or _OURS, None)
+    return difference(mine, theirs)
 
 
 def _refusal(record: MemberRecord, other: MemberRecord, found: Difference) -> str:

@@ -113,8 +113,7 @@ class TwoPhaseCommit:
 
     def __init__(self, replica_id: str, *, between_groups: bool) -> None:
         self._replica_id = replica_id  # never changes
-        self._enabled = between_groups  # never changes
-        self._between_groups = between_groups  # in the quorum in hand; False if a member's client lacks this vote
+        self._between_groups = between_groups  # never changes
         self.prepared: Prepared | None = None  # result that another group may have committed
         # Quorums carried since the present state. They prove which results were not committed.
         self.carried: tuple[int, ...] = ()
@@ -129,9 +128,8 @@ class TwoPhaseCommit:
     def open(self, quorum: Quorum) -> Prepared | None:
         """Begin with a new quorum. Return the result that this group must commit first (R14)."""
         self._quorum_id, self._step = quorum.id, None
-        if not self._enabled:
+        if not self._between_groups:
             return None
-        self._between_groups = all(m.library for m in quorum.members)
         settled = quorum.settled
         held, self.prepared = self.prepared, None
         mine = quorum.member(self._replica_id)
@@ -183,7 +181,7 @@ class TwoPhaseCommit:
     def committed(self) -> None:
         """Record that the group has committed the step in hand."""
         self.prepared = None
-        self.carried = (self._quorum_id,) if self._carrier and self._enabled else ()
+        self.carried = (self._quorum_id,) if self._carrier and self._between_groups else ()
 
 
 def _digest(digests: tuple[int, ...]) -> int:

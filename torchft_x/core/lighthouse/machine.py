@@ -300,7 +300,7 @@ class Lighthouse:
         self._quorum_state.chain.received(record.replica_id, record.quorum_id)  # this quorum answered its previous join
         self._quorum_state.committed(member.state.committed_in)
         record.address = member.address or record.address
-        changed = self._compatibility.declare(record, join.traits) if join.traits is not None else ""
+        changed = self._compatibility.declare(record, join.traits)
         if changed:
             return self._waiting.refuse(record, changed)
         extended = self._grants.on_boundary(record, join, now)

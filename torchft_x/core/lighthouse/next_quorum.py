@@ -13,7 +13,6 @@ from dataclasses import replace
 from torchft_x.core.admission.claims import set_aside, unfounded
 from torchft_x.core.admission.compatibility import CompatibilityCheck
 from torchft_x.core.admission.finished_job import FinishedJob
-from torchft_x.core.heal import stranded
 from torchft_x.core.in_doubt import settle
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
@@ -25,7 +24,7 @@ from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.messages import Note
 from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import Form, Wait, form, wait_for
-from torchft_x.core.types import Member, Quorum, State, group_names, listed
+from torchft_x.core.types import Quorum, State, group_names, listed
 from torchft_x.timing import TIMING
 
 # Seconds that a member must have waited before the reason is logged.
@@ -171,7 +170,7 @@ class QuorumTransition:
         while isinstance(decision := self.outcome(now), Form):
             refusals = self.refuse_misfits()  # of two that differ one may have been away when the other asked
             decision, notes, doubts = self._weigh(decision)
-            refusals += doubts or self._refuse_stranded(decision.members)
+            refusals += doubts
             refusals += [] if refusals else self._leave_out(decision, now)
             if not refusals:
                 return effects + notes + self._issue(decision, now)
@@ -234,14 +233,6 @@ class QuorumTransition:
         if doubted:
             decision = replace(decision, members=set_aside(decision.members, doubted))
         return decision, notes, refusals
-
-    def _refuse_stranded(self, members: tuple[Member, ...]) -> list[LighthouseEffect]:
-        """Refuse members that can't heal within their library: each would cost every quorum that it is in a step."""
-        effects: list[LighthouseEffect] = []
-        for member, sentence in stranded(members, self._quorum_state.inside):
-            record = self._members.get(member.replica_id)
-            effects += self._waiting.refuse(record, sentence) if record is not None else []
-        return effects
 
     def _leave_out(self, decision: Form, now: float) -> list[LighthouseEffect]:
         """Leave out members that could not connect to another one again and again.

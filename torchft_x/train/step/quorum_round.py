@@ -381,8 +381,7 @@ class QuorumRound:
             c.log.info(
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
-            ours = quorum is not None and all(m.library for m in quorum.members)  # torchft's clients don't vote
-            votes = c.options.commit_vote and ours and c.options.group_rank == 0  # rank 0 votes for its group
+            votes = c.options.commit_vote and c.options.group_rank == 0  # rank 0 votes for its group
             c.peers.configure(plan, c.connection.replica_id, votes=votes)
 
         duration = c.failures.configure(plan, make, lambda: silent(quorum, c.connection.replica_id))

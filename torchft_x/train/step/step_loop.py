@@ -469,11 +469,10 @@ class StepLoop:
             deal = c.step.deal
         if not self.reductions.numbered and deal is None:
             kept = replace(kept, part=part)
-        # Late scripts may have changed their gradients, and torchft's clients keep none: both compute for a new number.
-        all_keep = early and all(m.library for m in round.role.quorum.members)
+        # Late scripts may have changed their gradients, so they compute for a new number.
         with c.failures.lock:
-            again = c.step.may_redo_with(kept, part, all_keep=all_keep)
-        why = misfit(kept, part, deal, all_keep=all_keep)
+            again = c.step.may_redo_with(kept, part, all_keep=early)
+        why = misfit(kept, part, deal, all_keep=early)
         if why:
             c.log.info("step %s is computed again: %s", kept.state.step, why)
         return again

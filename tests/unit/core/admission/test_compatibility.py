@@ -169,12 +169,12 @@ class TestRunningQuorum:
 
 def test_what_was_not_declared_is_not_compared() -> None:
     s = Scene(min_replicas=4, join_timeout=0.0)
-    for name in ("0:x", "1:x", "2:x"):
+    for name in ("0:x", "1:x", "2:x", "3:x"):
         s.hello(name)
     s.join("0:x", traits=A)
     s.join("1:x")
     s.join("2:x", traits=Fingerprint((DATA,)))
-    (issue,) = of(Issue, s.unary("peer", 7))
+    (issue,) = of(Issue, s.join("3:x"))
     assert len(issue.quorum.members) == 4
     assert not hasattr(issue.quorum.members[0], "traits")  # they would travel with every step
 

@@ -257,14 +257,6 @@ def test_a_healer_takes_part_without_a_say(broken: bool) -> None:
     assert s.asks(State(5, 7)).carried == ()
 
 
-def test_with_a_peers_client_nobody_votes_between_groups() -> None:
-    """It knows nothing of that all-reduce, and gloo matches them by order."""
-    s = Carriers()
-    s.asks()
-    s.meets(8, member(NAME, T), member("p:1", T, library=""))
-    assert s.votes(quorum_id=8) == VoteReply(True)
-
-
 def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
     s = Carriers().prepared()
     held = Prepared(7, 5, 9)

@@ -91,13 +91,6 @@ class TestLighthouse:
         assert [(e.quorum_id, e.sessions) for e in of(RevokeQuorum, effects)] == [(first.id, (s.sessions["a:1"],))]
         assert s.granted(effects) == []
 
-    def test_a_peers_client_keeps_it_at_one_step(self) -> None:
-        s = Lights(join_timeout=0.0)
-        s.arrive("a:1")
-        s.unary("p:1", 1, step=1)
-        assert issued(s.join("a:1", s.committed())) == [["a:1", "p:1"]]
-        assert s.granted(s.boundary("a:1", 2)) == []
-
     def test_after_a_loss_nothing_is_granted(self) -> None:
         s = Lights.started("a:1", "b:1", "c:1")
         s.boundary("a:1", 1)
