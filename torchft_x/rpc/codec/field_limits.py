@@ -1,4 +1,7 @@
-"""Limits on arriving values, by field name of `core`'s dataclasses. Codecs override those of other meaning."""
+"""Limits on arriving values, by field name of `core`'s dataclasses. Codecs override those of other meaning.
+
+A single number, time or text that is not named here has the usual limit of its kind, `USUAL`.
+"""
 
 from __future__ import annotations
 
@@ -77,43 +80,26 @@ LIMITS: dict[str, Limit] = {
     "boot_id": (check_text, "boot id", 128),
     "by": (check_said, "fenced by"),
     "carried": _carried,
-    "checkpoint_metadata": (check_text, "checkpoint metadata"),
     "code": None,  # exit code of a process
-    "commit_failures": (check_whole, "commit_failures"),
-    "committed_in": (check_whole, "committed_in"),
-    "config_id": (check_whole, "config id"),
-    "created": (check_seconds, "created"),
     "data": (check_text, "data", MAX_DATA),
     "digest": None,
-    "granted_through": (check_whole, "granted_through"),
-    "handle": (check_text, "reconfigure handle"),
     "handles": (check_texts, "handles", MAX_RANKS),
     "held": _held,
-    "id": (check_whole, "quorum id"),
-    "lease": (check_seconds, "lease"),
-    "lease_left": (check_seconds, "lease_left"),
     "library": (check_plain, "library", 128),
-    "lingers": (check_text, "lingers"),
     "lost": lambda values: tuple(map(clean, check_texts(values, "lost", MAX_MEMBERS))),
-    "number": (check_whole, "number"),
     "patience": lambda value: check_seconds(value, "patience_s") or math.inf,  # for ever is 0 on the wire
-    "quorum": (check_whole, "quorum id"),
-    "quorum_id": (check_whole, "quorum id"),
     "rank": (check_whole, "group rank", MAX_RANKS),
     "reason": (check_said, "reason"),
     "replica_id": check_name,
     "sentence": (check_said, "sentence"),
-    "started": (check_seconds, "start time"),
-    "step": (check_whole, "step"),
-    "step_seconds": (check_seconds, "step_seconds"),
-    "store_address": (check_text, "store address"),
     "suspects": (check_texts, "suspects", MAX_MEMBERS),
     "token": (check_text, "attempt token", 512),
     "unreached": (check_texts, "unreached", MAX_MEMBERS),
-    "usual": (check_seconds, "usual time"),
     "weight": lambda value: check_whole(value, "weight", MAX_WEIGHT) or 1,
     "world_size": (check_whole, "world size", MAX_RANKS),
 }
+USUAL: dict[type, Callable[[Any, str], Any]] = {int: check_whole, float: check_seconds, str: check_text}
+"""Limits of single values without an entry above, by type: functions of the value and the field's name."""
 WRITERS: dict[str, Convert] = {
     "held": lambda value: [n for pair in value for n in pair],
     "patience": lambda value: 0.0 if value == math.inf else value,

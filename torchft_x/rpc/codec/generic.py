@@ -1,7 +1,8 @@
 """Generic codec between protobuf messages and the frozen dataclasses of `core` that they carry.
 
 A `Codec` pairs their fields by name when it is made, at import. It raises `TypeError` for a field without a
-counterpart, so that none is dropped in silence, and for an arriving field without a limit, so that none is trusted.
+counterpart, so that none is dropped in silence, and for an arriving list or bytes without a limit, so that none is
+trusted. Single values have a limit by their type.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec.field_limits import LIMITS, WRITERS, Convert, Limit
+from torchft_x.rpc.codec.field_limits import LIMITS, USUAL, WRITERS, Convert, Limit
 
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
@@ -34,7 +35,7 @@ class Codec(Generic[V]):
     Args:
         kind: The dataclass that `decode` makes and `encode` takes.
         names: The message's field names by the dataclass's, where they differ by more than a suffix ``_s`` (seconds).
-        limits: Limits by field of the dataclass; they take precedence over `LIMITS`.
+        limits: Limits by field of the dataclass; they take precedence over `LIMITS` and `USUAL`.
         writers: Conversions by field of the dataclass; they take precedence over `WRITERS`.
         apart: Fields of one side that the other lacks. The caller sets or passes them, or does not use them.
         check: Called with the message before any field is read. Returns None, raises `RefusedError`.
@@ -106,9 +107,9 @@ def _conversions(
     sent = value_of if write is None else lambda v: write(value_of(v))
     if field.type == FieldDescriptor.TYPE_BOOL:
         return sent, arrived_in
-    if attribute not in limits:
+    if attribute not in limits and hint not in USUAL:
         raise TypeError(f"{attribute} of {field.containing_type.name} has no limit; see rpc/codec/field_limits.py.")
-    limit = limits[attribute]
+    limit = limits[attribute] if attribute in limits else (USUAL[hint], attribute.replace("_", " "))
     if limit is None:
         return sent, arrived_in
     check, *rest = limit if isinstance(limit, tuple) else (limit,)

@@ -61,11 +61,7 @@ def _check_traits(p: pb.Traits) -> None:
 
 STATE = Codec(pb.State, State)
 ATTEMPT_ID = Codec(pb.AttemptId, AttemptId, limits={"number": (limits.check_whole, "attempt", limits.MAX_ATTEMPT)})
-PREPARED = Codec(
-    pb.Prepared,
-    Prepared,
-    limits={"quorum": (limits.check_whole, "prepared quorum"), "step": (limits.check_whole, "prepared step")},
-)
+PREPARED = Codec(pb.Prepared, Prepared)
 Codec(
     pb.Trait,
     fingerprint.Trait,
@@ -77,42 +73,15 @@ Codec(
 )
 TRAITS = Codec(pb.Traits, fingerprint.Fingerprint, names={"items": "traits"}, check=_check_traits)
 MEMBER = Codec(pb.Member, Member, apart=["traits"])
-QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum number")}, check=_check_quorum)
+QUORUM = Codec(pb.Quorum, Quorum, check=_check_quorum)
 HELLO = Codec(pb.Hello, lm.Hello, apart=["wire"])
 MEMBER_ENTRY = Codec(pb.MemberEntry, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
 REVOKED = Codec(pb.Revoked, lm.RevokeQuorum)
-_COUNTED = Codec(pb.Counted, facts.Counted, limits={"sum": (limits.check_seconds, "sum"), "counts": _counts})
-_MOMENT = Codec(
-    pb.Moment,
-    facts.Moment,
-    limits={
-        "what": (limits.check_plain, "moment", 64),
-        "participants": (limits.check_whole, "participants"),
-        "ago": (limits.check_seconds, "age"),
-        "took": (limits.check_seconds, "duration"),
-    },
-)
-_COPY = Codec(
-    pb.Copy,
-    facts.Copy,
-    limits={
-        "source": (limits.check_plain, "source", 512),
-        "done": (limits.check_whole, "bytes"),
-        "total": (limits.check_whole, "bytes"),
-        "took": (limits.check_seconds, "duration"),
-    },
-)
-FACTS = Codec(
-    pb.Facts,
-    facts.Facts,
-    limits={
-        "commits": (limits.check_whole, "commits"),
-        "drops": (limits.check_whole, "drops"),
-        "own_part": (limits.check_seconds, "own part of a step"),
-    },
-    check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
-)
+Codec(pb.Counted, facts.Counted, limits={"counts": _counts})
+Codec(pb.Moment, facts.Moment, limits={"what": (limits.check_plain, "moment", 64)})
+Codec(pb.Copy, facts.Copy, limits={"source": (limits.check_plain, "source", 512)})
+FACTS = Codec(pb.Facts, facts.Facts, check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS))
 # The message has the traits in its member.
 _JOIN = Codec(pb.Join, lm.Join, limits={"reason": reason_to_join}, apart=["traits"])
 _UP = OneOf(
@@ -121,11 +90,7 @@ _UP = OneOf(
     progress=Codec(pb.Progress, lm.Progress),
     leave=Codec(pb.Leave, lm.Leave),
     ping=Codec(pb.Ping, lm.SignOfLife),
-    pause=Codec(
-        pb.Pause,
-        lm.Paused,
-        limits={"seconds": (limits.check_seconds, "pause"), "reason": (limits.check_said, "reason", 200)},
-    ),
+    pause=Codec(pb.Pause, lm.Paused, limits={"reason": (limits.check_said, "reason", 200)}),
     suspects=Codec(pb.Suspects, lm.Suspected, names={"suspects": "replica_ids"}),
 )
 _DOWN = OneOf(

@@ -23,11 +23,7 @@ SIDECAR_DONE = Codec(pb.SupervisorDone, r.SidecarFinished)
 HALTED = Codec(
     pb.AttemptHalted,
     AttemptHalted,
-    limits={
-        "attempt_token": check_token,
-        "who": (limits.check_said, "name of a process", 64),
-        "seconds": (limits.check_seconds, "time of a stop"),
-    },
+    limits={"attempt_token": check_token, "who": (limits.check_said, "name of a process", 64)},
 )
 ORDER = Codec(pb.Order, Order, limits={"kind": (limits.check_said, "an order", 64)})
 GROUP_UP = OneOf(

@@ -1,4 +1,4 @@
-"""What a codec refuses when it is made: a field that would be lost, or would arrive without a limit."""
+"""What a codec refuses when it is made: a field that would be lost, or a list that would arrive without a limit."""
 
 from __future__ import annotations
 
@@ -32,10 +32,26 @@ def test_a_field_of_the_message_may_be_left_apart() -> None:
     assert Codec(pb.State, kind(step=int), apart=["committed_in"]).encode(State(3, 4)) == pb.State(step=3)
 
 
-def test_a_field_without_a_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(field_limits.LIMITS, "step")
-    with pytest.raises(TypeError, match="step of State has no limit"):
-        Codec(pb.State, kind(step=int, committed_in=int))
+def test_a_list_or_bytes_without_a_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(field_limits.LIMITS, "lost")
+    with pytest.raises(TypeError, match="lost of Revoked has no limit"):
+        Codec(pb.Revoked, kind(quorum_id=int, lost=tuple, reason=str, left=bool))
+    with pytest.raises(TypeError, match="quorum of Down has no limit"):
+        Codec(pb.Down, kind(quorum=bytes), apart=[f.name for f in pb.Down.DESCRIPTOR.fields if f.name != "quorum"])
+
+
+@pytest.mark.parametrize(
+    ("hostile", "sentence"),
+    [
+        (pb.Progress(step=-1), "step is -1, it must lie between"),
+        (pb.Progress(step_seconds=-0.5), "step seconds is -0.5, it must be a number of seconds"),
+        (pb.Leave(lingers="x" * 4097), "lingers has 4097 characters"),
+    ],
+)
+def test_a_single_value_has_the_limit_of_its_kind(hostile: pb.Progress | pb.Leave, sentence: str) -> None:
+    up = pb.Up(progress=hostile) if isinstance(hostile, pb.Progress) else pb.Up(leave=hostile)
+    with pytest.raises(RefusedError, match=sentence):
+        messages.up_to_event(7, up)
 
 
 def test_a_nested_value_needs_a_codec_of_its_own() -> None:
