@@ -34,10 +34,10 @@ from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
 from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService
-from torchft_x.rpc.lighthouse.torchft_service import TorchftService
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
-from torchft_x.rpc.transport.stream import Stream, unary_service
+from torchft_x.rpc.transport.stream import Stream, answer, unary_service
 from torchft_x.rpc.transport.token import check_token
 from torchft_x.timing import TIMING
 
@@ -97,8 +97,7 @@ class LighthouseShell:
         self._ids = itertools.count(1)  # keys of sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # sessions after their hello, by key
         self._members: dict[int, tuple[str, AttemptId]] = {}  # replica id and attempt of each of these sessions
-        # Torchft's unary calls.
-        self._peers = TorchftService(self.feed, lambda: next(self._ids), lambda: self.machine.undecided)
+        self._calls: dict[int, asyncio.Future[bytes]] = {}  # answers of torchft's clients' open calls, by key
         self._probes: dict[str, asyncio.Task[None]] = {}  # running probes, by replica id
         self._server: grpc.aio.Server | None = None  # set while serving
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `start`
@@ -127,7 +126,7 @@ class LighthouseShell:
                 grpc_options.stream_service(grpc_options.SESSION, "Session", self._session),
                 grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._supervise),
                 unary_service(grpc_options.STATUS, Status=self._status, Overview=self._overview, Order=self._order),
-                unary_service(grpc_options.LIGHTHOUSE, Quorum=self._peers.quorum, Heartbeat=self._peers.heartbeat),
+                unary_service(grpc_options.LIGHTHOUSE, Quorum=self._quorum, Heartbeat=self._heartbeat),
             )
         )
         port = grpc_options.listen(server, bind, "The lighthouse")
@@ -212,7 +211,9 @@ class LighthouseShell:
         if effect.sessions:
             self._send(effect.sessions, pb.Down(quorum=self._encoded(quorum)).SerializeToString())
         if effect.calls:
-            self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
+            data = messages.peer_quorum_bytes(quorum)
+            for future in self._open(effect.calls):
+                future.set_result(data)
         log_quorum(quorum)
         self.recorder.history.issued(quorum, effect.waited, time.time())
         if quorum.config_id == quorum.id:  # members changed or a step failed; further steps write no event
@@ -250,7 +251,8 @@ class LighthouseShell:
             self._send([effect.session], messages.down_bytes(effect), last=True)
             self._events.emit("error", replica_id=who or None, reason=effect.sentence)
         if effect.call is not None:
-            self._peers.refuse(effect.call, effect.sentence)
+            for future in self._open([effect.call]):
+                future.set_exception(RefusedError(effect.sentence))
 
     def note(self, note: Note) -> None:
         log_note(note)
@@ -282,50 +284,58 @@ class LighthouseShell:
                 return
             await asyncio.sleep(pause)
 
-    # --- sessions -----------------------------------------------------------------------------------------------------
+    # --- streams ------------------------------------------------------------------------------------------------------
 
     async def _session(self, _iterator: Any, context: Any) -> None:
-        stream, session = Stream(context), next(self._ids)
+        await self._stream(context, pb.Up, pb.Down, self._hear, self._sessions.__contains__, self._gone)
+
+    async def _supervise(self, _iterator: Any, context: Any) -> None:
+        service = self._supervisors
+        await self._stream(
+            context, pb.SupervisorUp, pb.SupervisorDown, service.receive, service.__contains__, service.gone
+        )
+
+    async def _stream(
+        self,
+        context: Any,
+        up: type[Any],
+        down: type[Any],
+        hear: Callable[[int, Stream, Any], None],
+        greeted: Callable[[int], bool],
+        gone: Callable[[int], None],
+    ) -> None:
+        """Serve one stream of messages `up` and `down`. Limits the number of streams, and the time until a hello.
+
+        `hear` takes each message, with the stream and its key; `greeted` returns whether one was a hello. `gone` is
+        called once, last."""
+        stream, key = Stream(context), next(self._ids)
 
         def refuse(sentence: str) -> None:
-            log.warning("Refused a session from %s: %s", context.peer(), sentence)
-            stream.send(pb.Down(refused=pb.Refused(sentence=sentence)).SerializeToString())
+            log.warning("Refused a stream from %s: %s", context.peer(), sentence)
+            stream.send(down(refused=pb.Refused(sentence=sentence)).SerializeToString())
             stream.finish()
 
         def on_message(data: bytes) -> None:
-            try:
-                self._hear(session, stream, messages.parse(pb.Up, data, "session message"))
-            except TorchftXError as e:
-                refuse(str(e))
+            if self.serves():
+                try:
+                    hear(key, stream, messages.parse(up, data, "message"))
+                except TorchftXError as e:
+                    refuse(str(e))
 
-        try:
-            await self._serve(stream, on_message, refuse, lambda: session in self._sessions)
-        finally:
-            if self._sessions.pop(session, None) is not None:
-                del self._members[session]
-                self.feed(m.Closed(session))
-
-    async def _serve(
-        self,
-        stream: Stream,
-        on_message: Callable[[bytes], None],
-        refuse: Callable[[str], None],
-        greeted: Callable[[], bool],
-    ) -> None:
-        """Serve one stream. Limits the number of streams, and the time until a stream's hello."""
         if self._stopping:
             stream.finish()
         elif self._open_streams >= MAX_STREAMS:
             refuse(f"The lighthouse serves {MAX_STREAMS} streams already.")
         self._open_streams += 1
         impatience = asyncio.get_running_loop().call_later(
-            TIMING.hello, lambda: None if greeted() else refuse(f"No hello came within {TIMING.hello:g} s.")
+            TIMING.hello, lambda: None if greeted(key) else refuse(f"No hello came within {TIMING.hello:g} s.")
         )
         try:
-            await stream.serve(lambda data: on_message(data) if self.serves() else None)
+            await stream.serve(on_message)
         finally:
             impatience.cancel()
             self._open_streams -= 1
+            gone(key)
 
     def _hear(self, session: int, stream: Stream, up: pb.Up) -> None:
         kind = up.WhichOneof("kind")
@@ -350,6 +360,14 @@ class LighthouseShell:
         for effect in effects:
             self._carry_out(effect)
 
+    def _gone(self, session: int) -> None:
+        """Forget a session that has ended, with or without a hello."""
+        if self._sessions.pop(session, None) is not None:
+            del self._members[session]
+            self.feed(m.Closed(session))
+
+    # --- unary calls ---------------------------------------------------------------------------------------------------
+
     async def _status(self, _request: bytes, _context: Any) -> bytes:
         return json.dumps(self.status(), default=str).encode()
 
@@ -361,26 +379,29 @@ class LighthouseShell:
         sentence = await self.orders.give(asked.kind, limits.check_name(asked.group))
         return json.dumps(sentence).encode()
 
-    # --- supervisors --------------------------------------------------------------------------------------------------
-
-    async def _supervise(self, _iterator: Any, context: Any) -> None:
-        stream, key = Stream(context), next(self._ids)
-
-        def refuse(sentence: str) -> None:
-            log.warning("Refused a supervisor from %s: %s", context.peer(), sentence)
-            stream.send(pb.SupervisorDown(refused=pb.Refused(sentence=sentence)).SerializeToString())
-            stream.finish()
-
-        def on_message(data: bytes) -> None:
-            try:
-                self._supervisors.receive(key, stream, messages.parse(pb.SupervisorUp, data, "supervisor's message"))
-            except TorchftXError as e:
-                refuse(str(e))
-
+    async def _quorum(self, request: bytes, context: Any) -> bytes:
+        """Answer a client of torchft with the next quorum."""
+        member = messages.parse(peer_pb.LighthouseQuorumRequest, request, "request").requester
+        call = next(self._ids)
+        self._calls[call] = future = asyncio.get_running_loop().create_future()
         try:
-            await self._serve(stream, on_message, refuse, lambda: key in self._supervisors)
+            self.feed(m.UnaryJoin(call, messages.peer_member_from_proto(member)))
+            return bytes(await answer(future, context, gone=lambda: self.feed(m.UnaryGone(call)), why=self._why))
         finally:
-            self._supervisors.gone(key)
+            del self._calls[call]
+
+    async def _heartbeat(self, request: bytes, _context: Any) -> bytes:
+        replica_id = messages.parse(peer_pb.LighthouseHeartbeatRequest, request, "request").replica_id
+        self.feed(m.Heartbeat(limits.check_name(replica_id)))
+        return b""
+
+    def _open(self, calls: Iterable[int]) -> list[asyncio.Future[bytes]]:
+        return [f for call in calls if (f := self._calls.get(call)) is not None and not f.done()]
+
+    def _why(self) -> str:
+        return f"No quorum formed in time: {(self.machine.undecided or 'no reason known').rstrip('.')}."
+
+    # --- supervisors --------------------------------------------------------------------------------------------------
 
     def job_over(self, code: int, sentence: str) -> None:
         if self._journal is not None:

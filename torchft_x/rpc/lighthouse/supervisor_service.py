@@ -2,6 +2,9 @@
 
 Their streams become events of the lighthouse's machine, which learns which attempts have ended, and of the roster,
 which decides when the job is over. Everything happens on the loop's thread.
+
+Live supervisors repeat their reports when they reconnect. Finished ones do not come back, so the roster of a restarted
+lighthouse would count their groups as lost. Therefore the journal keeps what restores its knowledge of them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from torchft_x.core.messages.job import StopSidecar
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view.overview import Job
 from torchft_x.rpc.codec import messages, supervisors
-from torchft_x.rpc.lighthouse import finished_supervisors
 from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
@@ -52,7 +54,7 @@ class SupervisorService:
         self._gangs = GangCoordinator(make_token=lambda: secrets.token_hex(8))  # of groups over several nodes
         self._nodes: dict[int, int] = {}  # streams of these groups -> node
         self._sidecars: dict[int, tuple[str, Stream]] = {}  # sidecars' streams after their hello: name, stream
-        for event in finished_supervisors.restored(found):
+        for event in restored(found):
             self._feed_roster(event)
 
     def __contains__(self, key: int) -> bool:
@@ -249,7 +251,7 @@ class SupervisorService:
             if isinstance(event, j.SupervisorFinished) and (event.group, event.node) not in self._written:
                 known = self._roster.known(event.group, event.node)
                 if self._journal is not None and known is not None:
-                    self._journal.keep_done(finished_supervisors.entry(event, *known))
+                    self._journal.keep_done(done_entry(event, *known))
                     self._written.add((event.group, event.node))
             effects += self._roster.handle(event, time.monotonic())
         elif isinstance(event, (j.SidecarHere, j.SidecarGone, j.SidecarFinished, Tick)):
@@ -275,3 +277,36 @@ def _send(streams: dict[int, tuple[str, Stream]], name: str, down: pb.Supervisor
     for other, stream in streams.values():
         if other == name:
             stream.send(data)
+
+
+def done_entry(
+    event: j.SupervisorFinished, here: j.SupervisorHere, begun: j.AttemptStarted, together: frozenset[str]
+) -> pb.Done:
+    """Return the entry for the end of this supervisor, of which the roster knows the rest (`JobOutcome.known`)."""
+    return pb.Done(
+        group=event.group,
+        node=event.node,
+        nodes=here.nodes,
+        host=here.host,
+        attempt=begun.attempt,
+        attempt_token=begun.attempt_token,
+        code=event.code,
+        sentence=event.sentence[: limits.MAX_TEXT],
+        together=sorted(together),
+    )
+
+
+def restored(found: JournalContents) -> list[j.RosterEvent]:
+    """Return the events that restore the finished supervisors of a journal, and the attempts of its newest quorum."""
+    events: list[j.RosterEvent] = []
+    for d in found.done:
+        events.append(j.SupervisorHere(d.group, d.host, d.node, max(1, d.nodes)))
+        if d.attempt_token:
+            events.append(j.AttemptStarted(d.group, d.attempt, d.attempt_token))
+        if d.together:
+            events.append(j.QuorumIssued(frozenset(d.together)))
+        events.append(j.SupervisorFinished(d.group, d.code, d.sentence, d.node))
+        events.append(j.SupervisorGone(d.group, d.node))
+    if found.entry is not None:
+        events.append(j.QuorumIssued(frozenset(k.attempt_id.token for k in found.entry.members if k.attempt_id.token)))
+    return events

@@ -11,7 +11,7 @@ from torchft_x.core.messages.job import (
     TellStop,
 )
 from torchft_x.rpc.lighthouse.failover.journal import JournalContents
-from torchft_x.rpc.lighthouse.finished_supervisors import entry, restored
+from torchft_x.rpc.lighthouse.supervisor_service import done_entry, restored
 
 
 def test_a_group_that_has_finished_is_not_awaited_and_a_late_one_is_stopped() -> None:
@@ -27,7 +27,7 @@ def test_a_group_that_has_finished_is_not_awaited_and_a_late_one_is_stopped() ->
     known = before.known("0", 0)
     assert known is not None
     assert before.known("2", 0) is None
-    done = entry(end, *known)
+    done = done_entry(end, *known)
     assert (done.host, done.attempt, done.attempt_token, list(done.together)) == ("n1", 3, "t0", ["t0", "t1"])
 
     after = JobOutcome(JobConfig(groups=("0", "1")))
