@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from torchft_x.core.types import State
@@ -29,6 +30,24 @@ KEPT_EXITS = 1000
 for a lease. A group may die again and again while the lighthouse is away, and the others may wait for each proof."""
 
 
+@dataclass
+class SupervisorCallbacks:
+    """Callbacks for the lighthouse's messages to a supervisor. They run in order, on one thread of the client's own."""
+
+    stop: Callable[[int, str], None] = lambda code, sentence: None
+    """Called once with exit code and sentence: the group must stop, or this supervisor is refused for good (wrong token,
+    other version)."""
+    order: Callable[[str, str, str], None] = lambda kind, attempt_token, sentence: None
+    """Called when a person gives an order."""
+    number: Callable[[int], None] = lambda attempt: None
+    """Called with the next attempt's number at the start of every session, and when another attempt has a higher one
+    (R2)."""
+    begin: Callable[[int, str, str], None] = lambda attempt, attempt_token, meeting: None
+    """Called once for each attempt whose part on this node of several must be started."""
+    over: Callable[[str, int, str], None] = lambda attempt_token, code, reason: None
+    """Called when an attempt on several nodes is over, perhaps more than once."""
+
+
 class SupervisorClient:
     """A supervisor's connection to the lighthouse that serves. Reports one group's attempts.
 
@@ -36,9 +55,9 @@ class SupervisorClient:
     last start, the last exits, the end), so a report made while the lighthouse was away isn't lost. `lighthouse` is
     one address, or several with commas; raises `AddressError` if it is malformed.
 
-    With `nodes` above 1 it speaks for one node of the group: use `ready` and `ended` instead of `started` and `exited`;
-    `on_attempt` reports the start and the end of an attempt. The file `lighthouse_file` holds the address of a
-    lighthouse that has moved. With `sidecar` (a name; `group` is then empty) it speaks for a sidecar.
+    With `nodes` above 1 it speaks for one node of the group: use `ready` instead of `started`. The file
+    `lighthouse_file` holds the address of a lighthouse that has moved. With `sidecar` (a name; `group` is then empty) it
+    speaks for a sidecar.
     """
 
     def __init__(
@@ -59,11 +78,8 @@ class SupervisorClient:
         if nodes > 1:
             self._hello.node, self._hello.nodes, self._hello.incarnation = node, nodes, secrets.token_hex(8)
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
-        self._on_stop: Callable[[int, str], None] | None = None  # callback of `on_stop`
+        self.callbacks = SupervisorCallbacks()  # set before `start`
         self._stop: tuple[int, str] | None = None  # the order to stop, once received
-        self._on_attempt: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
-        self._on_order: Callable[[str, str, str], None] | None = None  # callback of `on_order`
-        self._on_number: Callable[[int], None] | None = None  # callback of `on_number`
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs all callbacks
         self._unanswered = 0  # messages sent since the welcome and not answered yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
@@ -85,7 +101,7 @@ class SupervisorClient:
         return f"SupervisorClient({self._name} to {self._stream.address.url}, {'up' if self._stream.is_up else 'away'})"
 
     def start(self) -> None:
-        """Connect to the lighthouse. All callbacks must be registered before."""
+        """Connect to the lighthouse."""
         loop.post(self._stream.start)
 
     def started(self, attempt: int, attempt_token: str) -> None:
@@ -94,10 +110,10 @@ class SupervisorClient:
         self._report("started", pb.SupervisorUp(started=started))
 
     def exited(self, attempt: int, attempt_token: str, code: int, reason: str) -> None:
-        """Report that an attempt has ended, which proves its death to the other groups."""
+        """Report that no process of an attempt is left, or none on this node, which proves its death to other groups."""
         reason = reason[: limits.MAX_TEXT]
         exited = pb.AttemptExited(attempt=attempt, attempt_token=attempt_token, code=code, reason=reason)
-        self._report(f"exited {attempt_token}", pb.SupervisorUp(exited=exited))
+        self._report("exited" if self._hello.nodes else f"exited {attempt_token}", pb.SupervisorUp(exited=exited))
 
     def halted(self, attempt_token: str, who: str, seconds: float) -> None:
         """Report that a process has been stopped (SIGSTOP, a debugger) for `seconds`; empty `who`: none is."""
@@ -127,38 +143,6 @@ class SupervisorClient:
         `meeting`: the workers' rendezvous, host:port, from node 0."""
         self._report("ready", pb.SupervisorUp(ready=pb.NodeReady(attempt=attempt, meeting=meeting)))
 
-    def ended(self, attempt: int, attempt_token: str, code: int, reason: str) -> None:
-        """Report that no process of this node's part of an attempt is left."""
-        reason = reason[: limits.MAX_TEXT]
-        ended = pb.AttemptExited(attempt=attempt, attempt_token=attempt_token, code=code, reason=reason)
-        self._report("ended", pb.SupervisorUp(ended=ended))
-
-    def on_attempt(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
-        """Register the callbacks for the attempts of this node.
-
-        ``begin(attempt, attempt_token, meeting)`` is called once for each attempt whose part on this node must be
-        started, and ``ended(attempt_token, code, reason)`` when an attempt is over, perhaps more than once. Both run in
-        order on the thread of `on_stop`.
-        """
-        self._on_attempt = (begin, ended)
-
-    def on_number(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse sends the next attempt's number.
-
-        The lighthouse sends it at the start of every session, and when another attempt has a higher one (R2).
-        """
-        self._on_number = callback
-
-    def on_order(self, callback: Callable[[str, str, str], None]) -> None:
-        """Call `callback(kind, attempt_token, sentence)`, on the thread of `on_stop`, when a person gives an order."""
-        self._on_order = callback
-
-    def on_stop(self, callback: Callable[[int, str], None]) -> None:
-        """Call `callback(code, sentence)`, once, on a thread of its own, when this supervisor must stop.
-
-        The lighthouse orders the group to stop, or refuses this supervisor for good (wrong token, other version)."""
-        self._on_stop = callback
-
     def away(self) -> float:
         """Return the seconds since the last session ended; 0.0 during a session. Callable from any thread."""
         return self._stream.away_for
@@ -180,7 +164,7 @@ class SupervisorClient:
 
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
-            if kind.startswith(("started", "exited", "ended")):
+            if kind.startswith(("started", "exited")):
                 self._reports.pop("halted", None)  # it belongs to another attempt, or to one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
@@ -221,32 +205,31 @@ class SupervisorClient:
         elif kind == "begin":
             begin = supervisors.NODE_DOWN.decode(down, session=0)
             self._begin(begin.attempt, begin.attempt_token, begin.meeting)
-        elif kind == "over" and self._on_attempt is not None:
-            ended, over = self._on_attempt[1], supervisors.NODE_DOWN.decode(down, session=0)
-            self._notifier.post(lambda: ended(over.attempt_token, over.code, over.reason))
-        elif kind == "order" and self._on_order is not None:
+        elif kind == "over":
+            over = supervisors.NODE_DOWN.decode(down, session=0)
+            self._notifier.post(partial(self.callbacks.over, over.attempt_token, over.code, over.reason))
+        elif kind == "order":
             asked = supervisors.ORDER.decode(down.order, group=self.group)
-            self._notifier.post(partial(self._on_order, asked.kind, asked.attempt_token, asked.sentence))
-        elif kind == "next" and self._on_number is not None:
+            self._notifier.post(partial(self.callbacks.order, asked.kind, asked.attempt_token, asked.sentence))
+        elif kind == "next":
             number = limits.check_whole(down.next, "attempt", limits.MAX_ATTEMPT)
-            self._notifier.post(partial(self._on_number, number))
+            self._notifier.post(partial(self.callbacks.number, number))
         elif kind == "pong":
             self._unanswered -= 1
 
     def _begin(self, attempt: int, attempt_token: str, meeting: str) -> None:
         """Take the order to start an attempt at once, on this thread, so that the node isn't reported ready again."""
-        if "ready" not in self._reports or self._on_attempt is None:
+        if "ready" not in self._reports:
             return  # the order was sent twice
         del self._reports["ready"]
         # The lighthouse starts a new attempt only after it knows the end of the former one.
-        self._reports.pop("ended", None)
+        self._reports.pop("exited", None)
         self._reports.pop("halted", None)
         begun = pb.AttemptStarted(attempt=attempt, attempt_token=attempt_token)
         started = pb.SupervisorUp(started=begun).SerializeToString()
         self._reports["started"] = started
         self._send(started)
-        begin = self._on_attempt[0]
-        self._notifier.post(lambda: begin(attempt, attempt_token, meeting))
+        self._notifier.post(partial(self.callbacks.begin, attempt, attempt_token, meeting))
 
     def _down(self, reason: str) -> None:
         if self._stop is None:  # after the order to stop, the session's end is expected
@@ -261,8 +244,7 @@ class SupervisorClient:
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
             self._stop = (code, sentence)
-            if self._on_stop is not None:
-                self._notifier.post(partial(self._on_stop, code, sentence))
+            self._notifier.post(partial(self.callbacks.stop, code, sentence))
 
     def _welcome(self, data: bytes) -> Keepalive:
         return rhythm(_read_welcome(data))

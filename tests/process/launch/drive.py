@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
@@ -29,9 +29,16 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.callbacks = SimpleNamespace()
 
     def start(self) -> None:
-        pass
+        """Listen in place of a lighthouse. The number is the variable TELL_NUMBER or, if it is empty, in the file `number`."""
+        number = os.environ.get("TELL_NUMBER", "0")
+        if number:
+            self.callbacks.number(int(number))
+        listeners = [self._listen_for_stop, self._listen_for_orders, *([] if number else [self._wait_for_number])]
+        for listen in listeners:
+            threading.Thread(target=listen, daemon=True).start()
 
     def started(self, attempt: int, attempt_token: str) -> None:
         self._write(kind="started", attempt=attempt, attempt_token=attempt_token)
@@ -48,47 +55,31 @@ class Recorder:
     def rests(self, rests: bool) -> None:
         self._write(kind="rests", rests=rests)
 
-    def on_order(self, callback: Callable[[str, str, str], None]) -> None:
+    def _listen_for_orders(self) -> None:
         """Call back for each line of the file `orders`: kind, attempt (`.`: none), sentence."""
-        path = self._folder / "orders"
-
-        def listen() -> None:
-            done = 0
-            while True:
-                lines = path.read_text().splitlines() if path.exists() else []
-                for line in lines[done:]:
-                    kind, attempt_token, sentence = line.split(" ", 2)
-                    callback(kind, attempt_token.strip("."), sentence)
-                done = len(lines)
-                time.sleep(0.02)
-
-        threading.Thread(target=listen, daemon=True).start()
+        path, done = self._folder / "orders", 0
+        while True:
+            lines = path.read_text().splitlines() if path.exists() else []
+            for line in lines[done:]:
+                kind, attempt_token, sentence = line.split(" ", 2)
+                self.callbacks.order(kind, attempt_token.strip("."), sentence)
+            done = len(lines)
+            time.sleep(0.02)
 
     def done(self, code: int, sentence: str) -> None:
         self._write(kind="done", code=code, sentence=sentence)
 
-    def on_stop(self, callback: Callable[[int, str], None]) -> None:
-        def listen() -> None:
-            with open(self._folder / "stop") as pipe:
-                code, sentence = pipe.read().split(" ", 1)
-            callback(int(code), sentence)
+    def _listen_for_stop(self) -> None:
+        with open(self._folder / "stop") as pipe:
+            code, sentence = pipe.read().split(" ", 1)
+        self.callbacks.stop(int(code), sentence)
 
-        threading.Thread(target=listen, daemon=True).start()
-
-    def on_number(self, callback: Callable[[int], None]) -> None:
-        """Call back with the variable TELL_NUMBER or, if it is empty, with the file `number` when it exists."""
-        number, path = os.environ.get("TELL_NUMBER", "0"), self._folder / "number"
-        if number:
-            callback(int(number))
-            return
-
-        def listen() -> None:
-            while not path.exists():
-                time.sleep(0.02)
-            callback(int(path.read_text()))
-            self._write(kind="number")
-
-        threading.Thread(target=listen, daemon=True).start()
+    def _wait_for_number(self) -> None:
+        path = self._folder / "number"
+        while not path.exists():
+            time.sleep(0.02)
+        self.callbacks.number(int(path.read_text()))
+        self._write(kind="number")
 
     def close(self, flush: float) -> None:
         self._write(kind="closed")

@@ -23,7 +23,7 @@ from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.supervisor_client import SupervisorClient
+from torchft_x.rpc.supervisor_client import SupervisorCallbacks, SupervisorClient
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import metadata
 
@@ -201,8 +201,11 @@ class Supervisor:
         self.overs: list[tuple[str, int, str]] = []
         self.stops: list[tuple[int, str]] = []
         self.node = node
-        self.client.on_attempt(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
-        self.client.on_stop(lambda *order: self.stops.append(order))
+        self.client.callbacks = SupervisorCallbacks(
+            begin=lambda *order: self.begun.append(order),
+            over=lambda *order: self.overs.append(order),
+            stop=lambda *order: self.stops.append(order),
+        )
         self.client.start()
 
     def ready(self, attempt: int = 0) -> None:
@@ -215,7 +218,7 @@ class Supervisor:
 
     def ended(self, code: int, reason: str = "killed") -> None:
         attempt, token, _ = self.begun[-1]
-        self.client.ended(attempt, token, code, reason)
+        self.client.exited(attempt, token, code, reason)
 
 
 def close(*supervisors: Supervisor) -> None:

@@ -89,9 +89,9 @@ def test_a_node_with_a_wrong_number_is_refused() -> None:
 
 def test_a_report_of_the_other_kind_of_group_is_refused() -> None:
     with lighthouse() as server:
-        zero = Supervisor(server.address(), 0)
-        zero.client.exited(0, "attempt", 1, "x")
-        assert "ready, started, ended" in zero.next("stops")[1]
+        zero = Supervisor(server.address(), 0, nodes=1)
+        zero.client.ready(0, "")
+        assert "started, exited, done" in zero.next("stops")[1]
         close(zero)
 
 

@@ -60,8 +60,8 @@ def supervisor(
     client = SupervisorClient(address, group, "host", **options)
     told: list[int] = []
     stops: list[tuple] = []
-    client.on_number(told.append)
-    client.on_stop(lambda code, text: stops.append((code, text, threading.current_thread().name)))
+    client.callbacks.number = told.append
+    client.callbacks.stop = lambda code, text: stops.append((code, text, threading.current_thread().name))
     client.start()
     try:
         yield client, told, stops
@@ -86,8 +86,7 @@ def test_a_supervisor_whose_attempt_was_fenced_is_told_what_is_above_the_other(n
         wait_for(lambda: told == [0], what="the first number")
         with group("ddp_0:old", lh.address(), attempt_id=attempt_id(3)):
             wait_for(lambda: known(lh), what="the older attempt")
-            report = client.exited if nodes == 1 else client.ended
-            report(0, "token", 1, "fenced")
+            client.exited(0, "token", 1, "fenced")
             wait_for(lambda: told == [0, 4], what="the number above it")
 
 

@@ -137,7 +137,7 @@ class BaseSupervisor:
             if self._found is not None:
                 self._host = self._advertise()  # the lighthouse's address tells which interface leads to it
                 self._reports = self._connect(self._found)
-                self._reports.on_stop(self._stops.request)
+                self._reports.callbacks.stop = self._stops.request
                 self._attempts = self._make_attempts(self._reports)
                 self._reports.start()
                 return None

@@ -88,7 +88,7 @@ class MultiNode(Attempts):
         # The client's thread replaces these as whole values; the main thread reads them.
         self._begun: StartedAttempt | None = None  # newest order to start an attempt
         self._over: dict[str, tuple[int, str]] = {}  # token -> exit code and reason, for the newest attempt only
-        reports.on_attempt(self._on_begin, self._on_over)
+        reports.callbacks.begin, reports.callbacks.over = self._on_begin, self._on_over
 
     def begin(self, attempt: int) -> StartedAttempt | None:
         self._begun = None
@@ -114,14 +114,14 @@ class MultiNode(Attempts):
     def finished(self, started: StartedAttempt) -> None:
         if self._finished != started.attempt_token:
             self._finished = started.attempt_token
-            self._reports.ended(started.attempt, started.attempt_token, 0, "finished")
+            self._reports.exited(started.attempt, started.attempt_token, 0, "finished")
 
     def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
         if end.ok:
             self.finished(started)
         else:
             reason = f"node {self._config.node}: {end.reason}{end.said}"
-            self._reports.ended(started.attempt, started.attempt_token, end.code or 1, reason)
+            self._reports.exited(started.attempt, started.attempt_token, end.code or 1, reason)
 
     def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
         while not self._stops.wait(lambda: started.attempt_token in self._over, self._config.patience):

@@ -178,8 +178,7 @@ class Supervisor(BaseSupervisor):
             self._collector = Collector(
                 config.run_dir, config.group, config.groups, self._stops.wake, hang_timeout=config.hang_timeout
             )
-        reports.on_number(self._on_number)
-        reports.on_order(self._on_order)
+        reports.callbacks.number, reports.callbacks.order = self._on_number, self._on_order
         if config.nodes == 1:
             # Unreported, the others would wait for leases: the group might yet finish the job (R21).
             for end in self._report.ends:

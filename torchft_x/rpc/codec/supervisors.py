@@ -37,7 +37,7 @@ _NODE_UP = OneOf(
     pb.SupervisorUp,
     ready=Codec(pb.NodeReady, n.NodeReady, limits={"meeting": lambda value: value and _meeting(value)}),
     started=Codec(pb.AttemptStarted, n.NodeStarted, limits={"attempt_token": check_token}),
-    ended=Codec(pb.AttemptExited, n.NodeEnded, limits={"attempt_token": check_token}),
+    exited=Codec(pb.AttemptExited, n.NodeEnded, limits={"attempt_token": check_token}),
     done=Codec(pb.SupervisorDone, n.NodeDone),
 )
 NODE_DOWN = OneOf(
@@ -62,7 +62,7 @@ def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted
     event: n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone | None = _NODE_UP.decode(up, session=session)
     if event is None:
         raise RefusedError(
-            "A supervisor of a group over several nodes sends one hello, then ready, started, ended, done and ping; "
+            "A supervisor of a group over several nodes sends one hello, then ready, started, exited, done and ping; "
             "something else came."
         )
     return event

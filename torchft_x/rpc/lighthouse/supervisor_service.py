@@ -126,17 +126,15 @@ class SupervisorService:
             if isinstance(reported, n.NodeDone):
                 end = j.SupervisorFinished(group, reported.code, reported.sentence, self._nodes[key])
                 self._feed_roster(end)
-            if kind == "ended":
-                self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
             event = supervisors.GROUP_UP.decode(up, group=group)
             self._feed_group(replace(event, stream=key) if isinstance(event, j.AttemptStarted) else event)
-            if kind == "exited":
-                self._tell_next(stream, group, above=up.exited.attempt + 1)
         else:
             raise RefusedError(
                 "A supervisor sends one hello, then started, exited, done and ping; something else came."
             )
+        if kind == "exited":
+            self._tell_next(stream, group, above=up.exited.attempt + 1)
 
     def _receive_of_sidecar(self, key: int, up: pb.SupervisorUp) -> None:
         """Take a sidecar's end, and ignore starts and exits of its attempts. Raises `RefusedError`."""

@@ -428,14 +428,13 @@ class SupervisorDone(_message.Message):
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorUp(_message.Message):
-    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended", "halted", "rests", "held")
+    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "halted", "rests", "held")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
-    ENDED_FIELD_NUMBER: _ClassVar[int]
     HALTED_FIELD_NUMBER: _ClassVar[int]
     RESTS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
@@ -445,11 +444,10 @@ class SupervisorUp(_message.Message):
     done: SupervisorDone
     ping: Ping
     ready: NodeReady
-    ended: AttemptExited
     halted: AttemptHalted
     rests: GroupRests
     held: State
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., exited: _Optional[_Union[AttemptExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[AttemptExited, _Mapping]] = ..., halted: _Optional[_Union[AttemptHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., exited: _Optional[_Union[AttemptExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., halted: _Optional[_Union[AttemptHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
 
 class GroupRests(_message.Message):
     __slots__ = ("rests",)

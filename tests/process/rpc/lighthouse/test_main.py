@@ -88,7 +88,7 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
     with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
         zero, one = reporting(lh.address, "0"), SupervisorClient(lh.address, "1", "host")
         stops: list[tuple[int, str]] = []
-        one.on_stop(lambda code, sentence: stops.append((code, sentence)))
+        one.callbacks.stop = lambda code, sentence: stops.append((code, sentence))
         one.start()
         one.started(0, "x")
         wait_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ class Fake:
         self.given_up = ""
         options = {"command": ("x.py",), "group": "0", "groups": 1, "workers": 2, "patience": 60.0}
         config = SupervisorConfig(node=node, nodes=2, **options)
+        self.callbacks = SimpleNamespace()
         self.attempts = MultiNode(config, "h", self, self, lambda text: self.said.append(("say", text)))
 
     def wait(self, condition, seconds: float) -> bool:  # type: ignore[no-untyped-def]
@@ -34,17 +36,14 @@ class Fake:
     def request(self, code: int, sentence: str) -> None:
         self.given_up = sentence
 
-    def on_attempt(self, begin, over) -> None:  # type: ignore[no-untyped-def]
-        self.begin, self.over = begin, over
-
     def is_up(self) -> bool:
         return self.up
 
     def ready(self, attempt: int, meeting: str) -> None:
         self.said.append(("ready", attempt, bool(meeting)))
 
-    def ended(self, *end: object) -> None:
-        self.said.append(("ended", *end))
+    def exited(self, *end: object) -> None:
+        self.said.append(("exited", *end))
 
 
 KILLED = AttemptEnd(False, -9, "worker 0 killed by SIGKILL", False, False, 1.0)
@@ -60,11 +59,11 @@ def test_a_node_that_finds_no_others_gives_up() -> None:
 
 def test_how_an_attempt_ends_is_what_the_lighthouse_says() -> None:
     node = Fake()
-    node.over("L", 7, "node 1: worker 1 exited with code 7: ValueError")
+    node.callbacks.over("L", 7, "node 1: worker 1 exited with code 7: ValueError")
     end = node.attempts.outcome(BEGUN, KILLED)
     assert (end.ok, end.code, end.own_doing) == (False, 7, True)
     assert end.reason == "node 1: worker 1 exited with code 7: ValueError"
-    node.over("L", 0, "")
+    node.callbacks.over("L", 0, "")
     end = node.attempts.outcome(BEGUN, KILLED)
     assert end.ok
 
@@ -77,8 +76,8 @@ def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_prog
     failed = AttemptEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
     node.attempts.ended(StartedAttempt(1, "M"), failed)
     assert node.said == [
-        ("ended", 0, "L", 0, "finished"),
-        ("ended", 1, "M", 1, "node 1: worker 1 exited with code 1: ValueError: x"),
+        ("exited", 0, "L", 0, "finished"),
+        ("exited", 1, "M", 1, "node 1: worker 1 exited with code 1: ValueError: x"),
     ]
 
 

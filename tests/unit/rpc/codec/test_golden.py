@@ -140,7 +140,7 @@ READ: dict[str, tuple[type[Message], Read]] = {
     "SupervisorUp.halted": (pb.AttemptHalted, lambda p: supervisors.HALTED.decode(p, stream=7)),
     **_inside(pb.SupervisorUp, lambda p: supervisors.GROUP_UP.decode(p, group="g"), "started exited done"),
     **_inside(
-        pb.SupervisorUp, lambda p: supervisors.node_event(7, p), "ready started ended done ping", after=", of a node"
+        pb.SupervisorUp, lambda p: supervisors.node_event(7, p), "ready started exited done ping", after=", of a node"
     ),
     **_inside(pb.SupervisorDown, lambda p: supervisors.NODE_DOWN.decode(p, session=7), "begin over"),
 }

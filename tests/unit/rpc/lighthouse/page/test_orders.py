@@ -24,7 +24,7 @@ def supervisor(page: Served, group: str = "0") -> Iterator[tuple[SupervisorClien
     """And the orders that reach it."""
     heard: list[tuple[str, str, str]] = []
     client = SupervisorClient(page.address, group, "node-a", TOKEN)
-    client.on_order(lambda *order: heard.append(order))
+    client.callbacks.order = lambda *order: heard.append(order)
     client.start()
     try:
         yield client, heard
