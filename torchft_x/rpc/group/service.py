@@ -118,7 +118,6 @@ class GroupService:
 
     async def _watch(self, _request: Any, context: Any) -> None:
         stream = Stream(context)
-        stream.send(pb.WatchEvent(hello=pb.Ping()).SerializeToString())
         if self._shell.last_revoked is not None:
             stream.send(_watch_event(self._shell.last_revoked))
         if self._shell.end is not None:

@@ -502,16 +502,14 @@ class OrderRequest(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class WatchEvent(_message.Message):
-    __slots__ = ("hello", "revoked", "fenced", "refused")
-    HELLO_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("revoked", "fenced", "refused")
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
-    hello: Ping
     revoked: Revoked
     fenced: Fenced
     refused: Refused
-    def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    def __init__(self, revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class MemberEntry(_message.Message):
     __slots__ = ("replica_id", "attempt_id", "boot_id", "runs_on", "early")
