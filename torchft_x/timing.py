@@ -17,7 +17,6 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     reconnect_near                <  reconnect_last                pauses between connects grow
     reconnect_last                <  lateness                      a group is back before others take it for late
     reconnect_last                <  gone_grace                    a supervisor that reconnects is not lost
-    reconnect_last                <  comes_back                    a lighthouse is retried before another is tried
     welcome                       <  hello                         the client gives up a connect first
     return_within                 <  give_up_after                 a group that restarts is back before its state is given up
     lease_margin                  <  lease                         a margin is a small part
@@ -130,7 +129,6 @@ class Timing:
     reconnect_near: float = 0.2  # longest pause during `reconnect_near_for`
     reconnect_near_for: float = 8.0  # after the end of a session; another lighthouse has taken over by then
     reconnect_last: float = 1.0  # longest pause after `reconnect_near_for`
-    comes_back: float = 3.0  # time for which a lighthouse is retried before the next one is tried
     lighthouse_away: float = 180.0  # until a rank gives up without a lighthouse, whose host may be replaced meanwhile
 
     # --- leases and grants (core.membership, core.lighthouse) --------------------------------------------------------

@@ -111,8 +111,6 @@ class WorldConfig:
     """Length of the data set."""
     streams: bool = False
     """Deal items of logical streams, one stream for each slot, in place of samples. Not with the policy `SHRINK`."""
-    comes_back: float = 0.5
-    """Seconds for which a client retries a lighthouse whose session has ended (core.group.lighthouse_choice)."""
 
     @property
     def settles(self) -> bool:
@@ -131,9 +129,7 @@ class WorldConfig:
         Counted twice, because the lighthouse that takes over may be stopped.
         """
         return (
-            2 * (TIMING.failover_ttl + TIMING.failover_margin + 2.0) + 2 * self.welcome_timeout + self.comes_back
-            if self.standby
-            else 0.0
+            2 * (TIMING.failover_ttl + TIMING.failover_margin + 2.0) + 2 * self.welcome_timeout if self.standby else 0.0
         )
 
     @property

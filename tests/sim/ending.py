@@ -104,7 +104,7 @@ class Departures:
         if world.unproven or supervisor.process.stopped:
             return False
         uplink = supervisor.uplink
-        there, house = supervisor.process.site, world.lighthouses[uplink.failover.at]
+        there, house = supervisor.process.site, uplink.lighthouse
         if node.replica_id not in self._heard:
             asked = min(world.now - self._at[node], world.network.passable_for(node.process.site, house.site))
             if asked < _ASKED:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process
 from tests.sim.network import Stream
-from torchft_x.core.group import lighthouse_choice
-from torchft_x.core.group.lighthouse_choice import FailoverPolicy
+from torchft_x.core.group import reconnect
 from torchft_x.core.messages.lighthouse import Fence, Refuse
 from torchft_x.rpc.transport.session import Keepalive
 from torchft_x.timing import TIMING
@@ -49,8 +48,7 @@ class Uplink:
         self._owner = owner
         # When the unanswered pings of this session were sent, by the process's clock.
         self._pinged: deque[float] = deque()
-        config = world.config
-        self.failover = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
+        self._at = 0  # index of the lighthouse that is connected or is tried next
         self._pause = TIMING.reconnect_first  # seconds before the next connect
         self._away_since = world.now  # virtual time since which there is no session
         self._closing = False
@@ -73,17 +71,17 @@ class Uplink:
         self.standing = False
 
     @property
-    def _lighthouse(self) -> LighthouseNode:
-        return self.world.lighthouses[self.failover.at]
+    def lighthouse(self) -> LighthouseNode:
+        return self.world.lighthouses[self._at]
 
     # --- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect to the lighthouse of `failover`."""
+        """Connect to the lighthouse whose turn it is."""
         if self._closing:
             return
         self._tries += 1
-        network, lighthouse = self.world.network, self._lighthouse
+        network, lighthouse = self.world.network, self.lighthouse
         site, there = self.process.site, lighthouse.site
         self.world.after(self.world.config.welcome_timeout, self.process, self._too_late, self._tries)
         if network.cannot_pass(site, there):
@@ -94,11 +92,11 @@ class Uplink:
     def _answered(self, tries: int) -> None:
         if tries != self._tries:
             return
-        process = self._lighthouse.process
-        if process is None or self._lighthouse.machine is None:
+        process = self.lighthouse.process
+        if process is None or self.lighthouse.machine is None:
             self._end("connection refused" if process is None else "it stands by")
             return
-        self.stream = Stream(self.world, self, self.process, self._lighthouse, process)
+        self.stream = Stream(self.world, self, self.process, self.lighthouse, process)
         self.stream.up.send(self._owner.hello())
 
     def _too_late(self, tries: int) -> None:
@@ -112,13 +110,12 @@ class Uplink:
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
         if stood:
-            self.failover.ended(self.world.now)
             self._away_since = self.world.now
             if not self._closing:
                 self._owner.on_down(reason)
         else:
-            self.failover.failed(self.world.now)
-        self._pause = lighthouse_choice.pause(None if stood else self._pause, self.world.now - self._away_since)
+            self._at = (self._at + 1) % len(self.world.lighthouses)
+        self._pause = reconnect.pause(None if stood else self._pause, self.world.now - self._away_since)
         if not self._closing:
             self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self.connect)
 
@@ -137,7 +134,6 @@ class Uplink:
             assert isinstance(message, Welcome), message
             self.standing = True
             self.others_train = message.others_train
-            self.failover.up()
             self._sent = 0
             self._pinged.clear()
             self.world.after(message.rhythm.ping, self.process, self._beat, stream, message.rhythm)

@@ -4,5 +4,5 @@
 * `join`: how the asks of all ranks are merged into one join.
 * `lease`: the quorum that the group holds, its grant and its lease (R7, R11, R16).
 * `quorum_deadline`: how long a rank waits for a quorum.
-* `lighthouse_choice`: which of several lighthouses a client tries, and when it moves on to the next one.
+* `reconnect`: how soon a client without a session tries a lighthouse again.
 """

@@ -1,7 +1,8 @@
 """A client's stream to the lighthouse that reconnects whenever it breaks: hello, welcome, messages, pings.
 
-With several lighthouses it connects to one at a time, which `core.group.lighthouse_choice` chooses. It closes the
-stream to the former one before it opens the next, and drops messages that still arrive from the former one.
+With several lighthouses it connects to one at a time: first to the one that served last, and after each connect that
+fails to the next. It closes the stream to the former one before it opens the next, and drops messages that still arrive
+from the former one.
 
 Used by group servers and supervisors. Everything runs on the loop's thread, including the callbacks, which must not
 block.
@@ -20,8 +21,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from torchft_x.core.group import lighthouse_choice
-from torchft_x.core.group.lighthouse_choice import FailoverPolicy
+from torchft_x.core.group import reconnect
 from torchft_x.errors import RefusedError, StrangerError, TokenError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -109,7 +109,7 @@ class ReconnectingStream:
         `seek` returns their present addresses (empty: unknown), on another thread, when one can't be reached."""
         self.address = address  # address of the present or the last lighthouse
         self.addresses = (address, *others)  # addresses of all lighthouses
-        self.failover = FailoverPolicy(len(self.addresses))  # chooses one of `addresses`
+        self._at = 0  # index in `addresses` of the lighthouse that is connected or is tried next
         self._seek = seek
         self._method = method  # full name of the stream's method
         self._metadata = metadata  # carries the token
@@ -187,13 +187,11 @@ class ReconnectingStream:
             except Exception:  # a defect of ours must be logged, and must not end this task
                 log.exception("the session with the lighthouse at %s failed", self.address.url)
                 self.last_failure = "an error of our own, see the log"
-            if stood := self._set_down():
-                self.failover.ended(time.monotonic())
-            else:
-                self.failover.failed(time.monotonic())
+            if not (stood := self._set_down()):
+                self._at = (self._at + 1) % len(self.addresses)
                 await self._look_anew()
             moved = self.addresses is not addresses
-            pause = lighthouse_choice.pause(None if stood or moved else pause, self.away_for)
+            pause = reconnect.pause(None if stood or moved else pause, self.away_for)
             if not self._closing:
                 await asyncio.sleep(pause * _random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
@@ -208,13 +206,13 @@ class ReconnectingStream:
         if not found or found == self.addresses:
             return False
         log.info("The lighthouse has moved to %s.", ", ".join(a.url for a in found))
-        self.addresses, self.failover = found, FailoverPolicy(len(found))
+        self.addresses, self._at = found, 0
         return True
 
     async def _watch_move(self) -> None:
         """Return when the lighthouse has moved."""
         while not await self._look_anew():
-            await asyncio.sleep(lighthouse_choice.pause(TIMING.reconnect_last, self.away_for))
+            await asyncio.sleep(reconnect.pause(TIMING.reconnect_last, self.away_for))
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
         """Return whether another program may have the address of a lost lighthouse, so that the next may serve.
@@ -235,7 +233,7 @@ class ReconnectingStream:
 
     async def _session(self) -> None:
         """Run one session, from connect to end. Raises `TorchftXError` if it did not end cleanly."""
-        self.address = self.addresses[self.failover.at]
+        self.address = self.addresses[self._at]
         what = f"lighthouse at {self.address.url}"
         self._hung = None
         channel = grpc_options.aio_channel(self.address)
@@ -256,7 +254,6 @@ class ReconnectingStream:
             beat = self._callbacks.welcome(first)
             outbox = self._outbox = Outbox(call.write)
             self.away_since, self._sent, self._answered, self._silent = None, 0, 0, 0
-            self.failover.up()
             self._has_stood = True
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()

@@ -206,6 +206,18 @@ def test_one_that_can_not_be_reached_is_left_at_once(server: Server) -> None:
     owner.close()
 
 
+def test_the_next_one_is_tried_when_the_session_can_not_be_made_again(server: Server) -> None:
+    other = Server()
+    loop.call(other.start(), scaled(5.0))
+    owner = Owner(server.port, others=(other.port,))
+    wait_for(lambda: owner.log == ["up"], what="the session with the first")
+    loop.call(server.stop(), scaled(5.0))
+    wait_for(lambda: owner.log.count("up") == 2, what="the session with the other")
+    assert owner.uplink.address.port == other.port
+    owner.close()
+    loop.call(other.stop(), scaled(5.0))
+
+
 @pytest.mark.parametrize("token", ["wrong", None])
 def test_a_refusal_is_final(server: Server, token: str | None) -> None:
     if token is None:
