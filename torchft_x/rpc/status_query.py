@@ -27,7 +27,7 @@ def lighthouse_overview(address: Address, token: str | None = None, timeout: flo
 
 
 def give_order(kind: str, group: str, address: Address, token: str | None, timeout: float = 15.0) -> str:
-    """Kill, drain or resume a group (core.job.orders). Return a sentence about it. Raises as `lighthouse_status`."""
+    """Kill, drain or resume a group (rpc.lighthouse.page.orders). Return a sentence about it. Raises as `lighthouse_status`."""
     request = pb.OrderRequest(kind=kind, group=group).SerializeToString()
     reply = _ask("Order", request, address, token, timeout)
     if not isinstance(reply, str):

@@ -2,7 +2,6 @@
 
 * `outcome`: `JobOutcome`, from what the groups' supervisors report.
 * `multi_node`: `GangCoordinator`, which starts and ends attempts on all nodes of a group together.
-* `orders`: `Orders`, which checks kill, drain and resume, and addresses them.
 * `kept_groups`: the file in which a job's keeper names its groups to the lighthouse.
 * `sidecars`: sidecars of one job, ended with the job and never counted in its outcome.
 """

@@ -133,6 +133,16 @@ class StopSidecar:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """An order of a person to all supervisors of a group."""
+
+    kind: str  # kill, drain or resume
+    group: str
+    attempt_token: str  # token of the only attempt that a kill may end; '': any
+    sentence: str  # reason, for the supervisor's log
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """End the lighthouse process with this exit code, because the job has ended.
 

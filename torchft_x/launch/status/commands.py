@@ -24,7 +24,7 @@ from torchft_x.observe.events import last_event, last_events
 from torchft_x.timing import ANSWER
 
 _HINTS = 10  # largest number of lines about pods that are printed
-EVERY = "*"  # stands for all groups, as in `core.job.orders`
+EVERY = "*"  # stands for all groups, as in `rpc.lighthouse.page.orders`
 _RUN = (
     "a run directory, a lighthouse's address, or a job of kubernetes_ft (kubernetes_ft://NAMESPACE/APP); by default the newest "
     "run below runs/"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torchft_x.core.job.orders import Order
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
 from torchft_x.core.messages.lighthouse import AttemptHalted
@@ -25,7 +24,7 @@ HALTED = Codec(
     AttemptHalted,
     limits={"attempt_token": check_token, "who": (limits.check_said, "name of a process", 64)},
 )
-ORDER = Codec(pb.Order, Order, limits={"kind": (limits.check_said, "an order", 64)})
+ORDER = Codec(pb.Order, r.Order, limits={"kind": (limits.check_said, "an order", 64)})
 GROUP_UP = OneOf(
     pb.SupervisorUp,
     started=Codec(pb.AttemptStarted, r.AttemptStarted),

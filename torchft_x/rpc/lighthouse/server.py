@@ -103,7 +103,7 @@ class LighthouseShell:
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `start`
         self._open_streams = 0  # number of open streams, with and without a hello
         self._stopping = False  # True: new streams are ended at once, and no member is probed
-        self.recorder = Recorder(self.machine, lambda: self._supervisors.job(self.orders.table.drained))
+        self.recorder = Recorder(self.machine, lambda: self._supervisors.job(frozenset(self.orders.drained)))
         self.orders = OrderDesk(
             self.recorder.attempts,
             self.token,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.job import outcome as r
 from torchft_x.core.job.multi_node import GangCoordinator
-from torchft_x.core.job.orders import Order
 from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import job as j
@@ -78,7 +77,7 @@ class SupervisorService:
             drained=drained,
         )
 
-    def order(self, order: Order) -> None:
+    def order(self, order: j.Order) -> None:
         """Send an order to its group's supervisors."""
         _send(self._streams, order.group, pb.SupervisorDown(order=supervisors.ORDER.encode(order)))
 

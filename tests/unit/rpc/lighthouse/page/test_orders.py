@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -9,7 +10,19 @@ import pytest
 
 from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.util import wait_for
+from torchft_x.core.messages.job import (
+    AttemptStarted,
+    GroupRests,
+    Order,
+    RosterEvent,
+    SupervisorFinished,
+    SupervisorGone,
+    SupervisorHere,
+)
+from torchft_x.errors import RefusedError
+from torchft_x.observe.view.attempts import AttemptTable
 from torchft_x.rpc.lighthouse.page import recorder
+from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.supervisor_client import SupervisorClient
 
 
@@ -98,3 +111,58 @@ def test_a_job_is_paused_and_resumed_as_a_whole() -> None:
         assert page.order("resume", "*").json["done"] == "The job is resumed by request: groups 0, 1."
         assert page.order("resume", "*").json["error"] == "No group is drained."
         assert page.order("kill", "*").status == 409
+
+
+HERE, STARTED = SupervisorHere("1", "h", stream=1), AttemptStarted("1", 0, "x")
+
+
+class Desk:
+    """An `OrderDesk` without a network, after these reports of supervisors."""
+
+    def __init__(self, *events: RosterEvent, addresses: tuple[str, ...] = ()) -> None:
+        self.sent: list[Order] = []
+        attempts = AttemptTable()
+        self.desk = OrderDesk(attempts, TOKEN, self.sent.append, lambda _: addresses, lambda _: None)
+        for event in events:
+            attempts.receive(event)
+            self.desk.receive(event)
+
+    def give(self, kind: str, group: str = "1") -> str:
+        return asyncio.run(self.desk.give(kind, group))
+
+
+def test_a_lighthouse_that_was_started_again_learns_of_a_drain() -> None:
+    assert Desk(GroupRests("1", True), HERE).sent == [Order("drain", "1", "", "drained by request")]
+    assert Desk(GroupRests("1", True), GroupRests("1", False), HERE).sent == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "events", "sentence"),
+    [
+        ("kill", (HERE, STARTED, SupervisorFinished("1", 0, "")), "Group 1 has finished"),
+        ("kill", (HERE,), "No process of group 1 runs now"),
+        ("kill", (HERE, STARTED, SupervisorGone("1", stream=1)), "No process of group 1 runs now"),
+        ("drain", (HERE, SupervisorGone("1", stream=1)), "no supervisor here"),
+        ("resume", (HERE, SupervisorGone("1", stream=1)), "no supervisor here"),
+        ("resume", (HERE,), "is not drained"),
+        ("pause", (HERE,), "There is no order 'pause'"),
+        ("kill", (), "There is no group '1' here"),
+    ],
+)
+def test_what_cannot_be_done(kind: str, events: tuple[RosterEvent, ...], sentence: str) -> None:
+    desk = Desk(*events)
+    with pytest.raises(RefusedError, match=sentence):
+        desk.give(kind)
+    assert desk.sent == []
+
+
+def test_a_group_server_is_told_to_exit_where_no_supervisor_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def exit_(self: OrderDesk, group: str, address: str) -> None:
+        told.append((group, address))
+
+    monkeypatch.setattr(OrderDesk, "_exit", exit_)
+    desk = Desk(addresses=("http://h:1",))
+    assert desk.give("kill").startswith("Group 1 is killed by request")
+    assert (told, desk.sent) == ([("1", "http://h:1")], [])
