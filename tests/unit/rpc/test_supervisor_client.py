@@ -139,6 +139,7 @@ def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
         made.done(1, "it gave up")
         made.close(scaled(10))
         assert sidecars(lh)["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}
+        assert list(lh._shell.recorder.attempts) == []
         assert stops == []
 
 

@@ -38,14 +38,12 @@ from torchft_x.core.messages.job import (
     QuorumIssued,
     RosterEffect,
     RosterEvent,
-    SidecarFinished,
-    SidecarGone,
-    SidecarHere,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
     TellStop,
     Verdict,
+    is_of_sidecar,
 )
 from torchft_x.core.presence import Presence
 from torchft_x.errors import ConfigError
@@ -192,8 +190,8 @@ class JobOutcome:
         """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if self._started is None:
             self._started = now
-        if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished)):
-            return list(self.sidecars.handle(event, now))
+        if is_of_sidecar(event):
+            return self.sidecars.handle(event, now)
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
             self._together.update(dict.fromkeys(event.attempt_tokens, event.attempt_tokens))

@@ -3,19 +3,14 @@
 A job's lighthouse has a roster, which knows when the job is over and ends the sidecars then. A stand-alone lighthouse
 knows no job, so that its sidecars run until somebody stops them.
 
-The contract with the shell is that of `core.job.outcome`. Each `SidecarHere` is followed by exactly one `SidecarGone`.
+The contract with the shell is that of `core.job.outcome`. Each `SupervisorHere` of a sidecar is followed by
+exactly one `SupervisorGone`.
 """
 
 from __future__ import annotations
 
 from torchft_x.core.messages import Note, Tick
-from torchft_x.core.messages.job import (
-    SidecarEffect,
-    SidecarEvent,
-    SidecarGone,
-    SidecarHere,
-    StopSidecar,
-)
+from torchft_x.core.messages.job import RosterEffect, SidecarEvent, SupervisorGone, SupervisorHere, TellStop
 from torchft_x.core.presence import Presence
 from torchft_x.timing import TIMING
 
@@ -60,17 +55,17 @@ class Sidecars:
         """Names of the sidecars that are connected."""
         return frozenset(s.name for s in self._known.values() if s.here)
 
-    def handle(self, event: SidecarEvent | Tick, now: float) -> list[SidecarEffect]:
+    def handle(self, event: SidecarEvent | Tick, now: float) -> list[RosterEffect]:
         """Handle one event at `now` (monotonic seconds) and return the effects."""
         if isinstance(event, Tick):
             return [note for s in self._known.values() if (note := self._miss(s, now))]
-        s = self._known.setdefault(event.sidecar, _Sidecar(event.sidecar))
-        if isinstance(event, SidecarHere):
+        s = self._known.setdefault(event.group, _Sidecar(event.group))
+        if isinstance(event, SupervisorHere):
             s.arrive(event.stream, event.host, now)
             s.finished, s.told_lost = None, False
             self._forget_the_oldest()
-            return [] if self._ended is None else [StopSidecar(s.name, self._ended)]
-        if isinstance(event, SidecarGone):
+            return [] if self._ended is None else [TellStop(s.name, 0, self._ended, sidecar=True)]
+        if isinstance(event, SupervisorGone):
             s.leave(event.stream, now)
             return []
         s.finished = event.code, event.sentence
@@ -79,10 +74,10 @@ class Sidecars:
         why = event.sentence.rstrip(".")
         return [Note("error", f"The sidecar {s.name} gave up on {s.host}: {why}. The job goes on.")]
 
-    def end(self, sentence: str) -> list[SidecarEffect]:
+    def end(self, sentence: str) -> list[RosterEffect]:
         """Stop all sidecars, present and future, because the job is over."""
         self._ended = sentence
-        return [StopSidecar(name, sentence) for name in sorted(self.present)]
+        return [TellStop(name, 0, sentence, sidecar=True) for name in sorted(self.present)]
 
     def _forget_the_oldest(self) -> None:
         if len(self._known) > REMEMBERED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from torchft_x.core.messages import Note, Tick
 
@@ -11,7 +12,9 @@ from torchft_x.core.messages import Note, Tick
 
 @dataclass(frozen=True, slots=True)
 class SupervisorHere:
-    """A supervisor's stream is established. The supervisor watches over the attempts of `group` on its node `node`."""
+    """A supervisor's stream is established. The supervisor watches over the attempts of `group` on its node `node`.
+
+    `sidecar`, here and below: the supervisor is a sidecar's, and `group` is the sidecar's name."""
 
     group: str
     host: str
@@ -19,6 +22,7 @@ class SupervisorHere:
     nodes: int = 1
     stream: int = 0  # number given by the shell, never reused; 0: a stream of an earlier lighthouse
     incarnation: str = ""  # random, one per supervisor process of several nodes: a restarted one knows of no attempt
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class SupervisorGone:
     group: str
     node: int = 0
     stream: int = 0
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,15 @@ class GroupRests:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFinished:
-    """The supervisor is done with its group and will not restart it. This is final."""
+    """The supervisor is done with its group and will not restart it. This is final.
+
+    Code 0 of a sidecar: it ended by itself, or was told to; else it was given up."""
 
     group: str
     code: int
     sentence: str
     node: int = 0
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,54 +90,26 @@ class QuorumIssued:
     attempt_tokens: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarHere:
-    """The stream of a sidecar's supervisor is established."""
-
-    sidecar: str
-    host: str
-    stream: int = 0  # number given by the shell, never reused
-
-
-@dataclass(frozen=True, slots=True)
-class SidecarGone:
-    """This stream of the sidecar's supervisor has ended."""
-
-    sidecar: str
-    stream: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SidecarFinished:
-    """The sidecar's supervisor is done. Code 0: the sidecar ended by itself, or was told to; else it was given up."""
-
-    sidecar: str
-    code: int
-    sentence: str
-
-
 GroupEvent = SupervisorHere | SupervisorGone | AttemptStarted | AttemptExited | GroupRests | SupervisorFinished
-SidecarEvent = SidecarHere | SidecarGone | SidecarFinished
-RosterEvent = GroupEvent | SidecarEvent | GroupsChanged | QuorumIssued | Tick
+SidecarEvent = SupervisorHere | SupervisorGone | SupervisorFinished
+RosterEvent = GroupEvent | GroupsChanged | QuorumIssued | Tick
+
+
+def is_of_sidecar(event: RosterEvent) -> TypeGuard[SidecarEvent]:
+    return isinstance(event, (SupervisorHere, SupervisorGone, SupervisorFinished)) and event.sidecar
+
 
 # --- out --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TellStop:
-    """Tell the group's supervisors to stop the group and exit with this code."""
+    """Tell the group's supervisors to stop the group and exit with this code. A sidecar's code is always 0."""
 
     group: str
     code: int
     sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopSidecar:
-    """Tell the sidecar's supervisors to end it and exit with 0. The exit code does not reflect the job's outcome."""
-
-    sidecar: str
-    sentence: str
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,5 +132,4 @@ class Verdict:
     sentence: str
 
 
-SidecarEffect = StopSidecar | Note
-RosterEffect = TellStop | StopSidecar | Verdict | Note
+RosterEffect = TellStop | Verdict | Note

@@ -18,7 +18,6 @@ def _meeting(value: str) -> str:
     return parse_address(limits.check_text(value, "meeting address", 512), what="meeting address").target
 
 
-SIDECAR_DONE = Codec(pb.SupervisorDone, r.SidecarFinished)
 HALTED = Codec(
     pb.AttemptHalted,
     AttemptHalted,

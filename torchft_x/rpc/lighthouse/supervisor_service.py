@@ -22,7 +22,6 @@ from torchft_x.core.messages import Note, Tick
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages import nodes as n
-from torchft_x.core.messages.job import StopSidecar
 from torchft_x.errors import RefusedError
 from torchft_x.observe.view.overview import Job
 from torchft_x.rpc.codec import messages, supervisors
@@ -139,7 +138,7 @@ class SupervisorService:
         """Take a sidecar's end, and ignore starts and exits of its attempts. Raises `RefusedError`."""
         kind = up.WhichOneof("kind")
         if kind == "done":
-            self._feed_roster(supervisors.SIDECAR_DONE.decode(up.done, sidecar=self._sidecars[key][0]))
+            self._feed_roster(supervisors.GROUP_UP.decode(up, group=self._sidecars[key][0], sidecar=True))
         elif kind not in ("started", "exited", "ping"):
             raise RefusedError("A sidecar's supervisor sends one hello, then started, exited, done and ping.")
 
@@ -148,7 +147,7 @@ class SupervisorService:
         self._look()
         sidecar, _ = self._sidecars.pop(key, ("", None))
         if sidecar:
-            self._feed_roster(j.SidecarGone(sidecar, key))
+            self._feed_roster(j.SupervisorGone(sidecar, stream=key, sidecar=True))
         group, _ = self._streams.pop(key, ("", None))
         if group:
             node = self._nodes.pop(key, None)
@@ -182,7 +181,7 @@ class SupervisorService:
             name, host = limits.check_name(hello.sidecar), limits.check_name(hello.host or "?")
             stream.send(welcome)
             self._sidecars[key] = (name, stream)
-            self._feed_roster(j.SidecarHere(name, host, key))
+            self._feed_roster(j.SupervisorHere(name, host, stream=key, sidecar=True))
             return
         here = supervisors.supervisor_here(key, hello)
         self._check_nodes(here)
@@ -242,21 +241,20 @@ class SupervisorService:
     def _feed_roster(self, event: j.RosterEvent) -> None:
         """Deliver an event to the roster, or what concerns sidecars to these if there is none. Carry out the effects."""
         effects: list[j.RosterEffect] = []
-        if not isinstance(event, (Tick, j.QuorumIssued)):
+        sidecar = j.is_of_sidecar(event)
+        if not sidecar and not isinstance(event, (Tick, j.QuorumIssued)):
             self._shell.heard(event)
         if self._roster is not None:
-            if isinstance(event, j.SupervisorFinished) and (event.group, event.node) not in self._written:
+            if isinstance(event, j.SupervisorFinished) and not (sidecar or (event.group, event.node) in self._written):
                 known = self._roster.known(event.group, event.node)
                 if self._journal is not None and known is not None:
                     self._journal.keep_done(done_entry(event, *known))
                     self._written.add((event.group, event.node))
             effects += self._roster.handle(event, time.monotonic())
-        elif isinstance(event, (j.SidecarHere, j.SidecarGone, j.SidecarFinished, Tick)):
+        elif isinstance(event, Tick) or j.is_of_sidecar(event):
             effects += self._known_sidecars.handle(event, time.monotonic())
         for effect in effects:
-            if isinstance(effect, StopSidecar):
-                _send(self._sidecars, effect.sidecar, pb.SupervisorDown(stop=pb.Stop(sentence=effect.sentence)))
-            elif isinstance(effect, j.TellStop):
+            if isinstance(effect, j.TellStop):
                 self.stop(effect)
             elif isinstance(effect, j.Verdict):
                 self._shell.job_over(effect.code, effect.sentence)
@@ -265,7 +263,7 @@ class SupervisorService:
 
     def stop(self, effect: j.TellStop) -> None:
         stop = pb.Stop(code=effect.code, sentence=effect.sentence)
-        _send(self._streams, effect.group, pb.SupervisorDown(stop=stop))
+        _send(self._sidecars if effect.sidecar else self._streams, effect.group, pb.SupervisorDown(stop=stop))
 
 
 def _send(streams: dict[int, tuple[str, Stream]], name: str, down: pb.SupervisorDown) -> None:

@@ -11,8 +11,6 @@ from torchft_x.core.messages.job import (
     AttemptStarted,
     GroupsChanged,
     QuorumIssued,
-    SidecarHere,
-    StopSidecar,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
@@ -161,12 +159,13 @@ def test_finishing_is_final_and_a_stranger_is_sent_away() -> None:
 
 def test_a_sidecar_ends_with_the_verdict_and_does_not_count() -> None:
     roster = training(2)
-    assert roster.handle(SidecarHere("eval", "h"), 2.0) == []
+    assert roster.handle(SupervisorHere("eval", "h", sidecar=True), 2.0) == []
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
     effects = roster.handle(SupervisorFinished("1", 0, ""), 10.0)
     sentence = ALL_WELL.sentence
-    assert effects == [StopSidecar("eval", sentence), ALL_WELL]  # the stop comes before the verdict
-    assert roster.handle(SidecarHere("late", "h"), 11.0) == [StopSidecar("late", sentence)]
+    assert effects == [TellStop("eval", 0, sentence, sidecar=True), ALL_WELL]  # the stop comes before the verdict
+    late = SupervisorHere("late", "h", sidecar=True)
+    assert roster.handle(late, 11.0) == [TellStop("late", 0, sentence, sidecar=True)]
 
 
 def test_the_end_of_an_attempt_that_is_no_more_the_newest_says_nothing() -> None:

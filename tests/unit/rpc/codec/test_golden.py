@@ -135,7 +135,7 @@ READ: dict[str, tuple[type[Message], Read]] = {
     "SupervisorHello": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
     "SupervisorUp.done, of a sidecar": (
         pb.SupervisorDone,
-        lambda p: supervisors.SIDECAR_DONE.decode(p, sidecar="eval"),
+        lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(done=p), group="eval", sidecar=True),
     ),
     "SupervisorUp.halted": (pb.AttemptHalted, lambda p: supervisors.HALTED.decode(p, stream=7)),
     **_inside(pb.SupervisorUp, lambda p: supervisors.GROUP_UP.decode(p, group="g"), "started exited done"),
