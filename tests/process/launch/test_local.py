@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.lines import BOTH, torchx
-
-SMI = "#!/bin/sh\n" + "".join(f"echo 'GPU {k}: NVIDIA H200 (UUID: GPU-{k}aaaaaaa-1111)'\n" for k in range(4))
-
+from tests.process.launch.process.test_devices import make_torch
+from tests.unit.launch.lines import BOTH, ROOT, torchx
 
 AUTO = "auto_set_cuda_visible_devices=True"
 Ask = Callable[..., list[str]]
@@ -22,13 +20,15 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """CUDA_VISIBLE_DEVICES of each group in the request for a job of two groups on a machine with four GPUs."""
     script, smi = tmp_path / "script.py", tmp_path / "nvidia-smi"
     script.touch()
-    smi.write_text(SMI)
+    smi.write_text("#!/bin/sh\nprintf 'GPU\\nGPU\\nGPU\\nGPU\\n'\n")  # for TorchX's option
     smi.chmod(0o755)
+    make_torch(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     job = ["./components.py:ddp", "--run_dir", str(tmp_path / "run"), "--script", str(script)]
 
     def ask(line: str, *words: str, options: tuple[str, ...] = (), **environ: str) -> list[str]:
+        environ["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
         done = torchx("run", "--dryrun", "-s", "local_cwd", *options, *job, *words, line=line, **environ)
         assert done.returncode == 0, done.stderr
         return re.findall(r"'CUDA_VISIBLE_DEVICES': '([^']*)'", done.stdout.split("=== SCHEDULER REQUEST ===")[1])

@@ -9,10 +9,10 @@ import pytest
 from torchx import specs
 
 from torchft_x import env
-from torchft_x.launch.process.devices import Machine
+from torchft_x.launch.process import devices
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
-FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "as nvidia-smi -L lists them")
+FOUR = devices.Torch("2.13.0", 4, "NVIDIA", "gloo")
 
 
 @dataclasses.dataclass
@@ -49,10 +49,10 @@ def trainer(gpu: int, replicas: int = 2, name: str = "trainer", **environ: str) 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
-    """A function that says what this machine has, at first four GPUs."""
+    """A function that says what torch sees, at first four GPUs."""
 
-    def has(found: Machine | None) -> None:
-        monkeypatch.setattr("torchft_x.launch.process.devices.find_accelerators", lambda: found)
+    def has(found: devices.Torch) -> None:
+        monkeypatch.setattr(devices, "ask_torch", lambda environ: found)
 
     has(FOUR)
     return has
@@ -70,7 +70,7 @@ def test_torchxs_own_option_is_overruled(machine, monkeypatch: pytest.MonkeyPatc
     first, second = trainer(1, 1), trainer(1, 1, name="evaluator")
     request = prepared(first, second, CUDA_VISIBLE_DEVICES="0")
     assert [request.gpus(r)[0] for r in ("trainer", "evaluator")] == ["2", "3"]
-    machine(Machine("AMD", ("0", "1"), ""))
+    machine(FOUR._replace(vendor="AMD"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     request = prepared(first, CUDA_VISIBLE_DEVICES="0")
     assert request.gpus("trainer", "HIP_VISIBLE_DEVICES") == ["0"]
@@ -85,8 +85,8 @@ def test_a_second_role_gets_others(machine) -> None:
         trainer(1, 2, name="third").pre_proc("local", request)
 
 
-def test_the_users_own_variable_wins(machine) -> None:
-    machine(None)  # not even looked for
+def test_the_users_own_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(devices, "ask_torch")
     role = trainer(1, CUDA_VISIBLE_DEVICES="${replica_id}")
     request = Request(role)
     for k, replica in enumerate(request.role_params["trainer"]):
@@ -95,8 +95,8 @@ def test_the_users_own_variable_wins(machine) -> None:
     assert request.gpus("trainer") == ["0", "1"]
 
 
-def test_without_gpu_nothing_is_hidden_or_looked_for(machine) -> None:
-    machine(None)
+def test_without_gpu_nothing_is_hidden_and_torch_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(devices, "ask_torch")
     role = trainer(0)
     request = prepared(role)
     assert request.gpus("trainer") == [None, None]
@@ -109,8 +109,8 @@ def test_a_request_of_another_shape_is_checked_all_the_same(machine) -> None:
 
 
 def test_gpus_need_a_machine_that_has_one(machine) -> None:
-    machine(None)
-    with pytest.raises(SystemExit, match="torchft_x: --gpu 1: this machine has no GPU; leave --gpu out"):
+    machine(FOUR._replace(devices=0, vendor="none"))
+    with pytest.raises(SystemExit, match=r"torchft_x: --gpu 1: this machine has no GPU .*; leave --gpu out"):
         trainer(1).pre_proc("local", object())
 
 

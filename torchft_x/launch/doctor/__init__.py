@@ -17,7 +17,6 @@ CHECKS = (
     Check("run dir", host.check_run_dir),
     Check("limits", host.check_limits),
     Check("shared memory", host.check_shared_memory),
-    Check("accelerators", host.check_accelerators),
     Check("leftovers", host.check_leftovers),
 )
 """All checks, in the order in which they are printed."""

@@ -1,4 +1,4 @@
-"""Checks of this machine: run directory, limits, shared memory, accelerators, and leftovers of earlier runs."""
+"""Checks of this machine: run directory, limits, shared memory, and leftovers of earlier runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from torchft_x.errors import ConfigError
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
-from torchft_x.launch.process import devices
 from torchft_x.observe.processes import orphans
 from torchft_x.units import amount
 
@@ -87,32 +85,6 @@ def shared_memory_finding(folder: Path) -> Finding:
             "(docker --shm-size 8g; on Kubernetes an emptyDir of medium Memory)."
         )
     return ok(f"{shown}.")
-
-
-def check_accelerators(case: Case) -> Iterator[Finding]:
-    yield accelerator_finding(devices.find_accelerators(), case.environ)
-
-
-def accelerator_finding(machine: devices.Machine | None, environ: Mapping[str, str]) -> Finding:
-    """Return the finding about the GPUs that a local job with --gpu would get, by the same rules."""
-    if machine is None:
-        return ok("None here: training runs on the CPU.")
-    try:
-        mine = devices.usable(machine, environ)
-    except ConfigError as e:
-        return warning(str(e))
-    number = "some" if machine.names is None else str(len(machine.names))
-    shown = f"{number} of {machine.vendor} ({machine.source})"
-    if not mine.names:
-        return warning(f"{shown}, but {mine.source} hides them; unset it.")
-    named = [n for n in environ.get(mine.variable, "").split(",") if n.strip()]
-    if len(named) > len(mine.names):
-        return warning(
-            f"{shown}, and {mine.source} names {len(named)}, of which {len(mine.names)} can be used: "
-            "a list ends at the first entry that names no device. Correct it."
-        )
-    given = "--gpu N gives each group N of its own" if len(mine.names) > 1 else "--gpu 1 gives it to one group"
-    return ok(f"{shown}; {', '.join(mine.names)} can be used ({given}).")
 
 
 def check_leftovers(_: Case) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import torchft_x
 from torchft_x._version import __version__
+from torchft_x.errors import ConfigError
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
-from torchft_x.timing import COLD_IMPORT
+from torchft_x.launch.process.devices import ask_torch
 
 BOUNDS: dict[str, tuple[str, str | None]] = {
     "torch": ("2.11", None),
@@ -29,12 +29,6 @@ BOUNDS: dict[str, tuple[str, str | None]] = {
 """Package -> lowest version, and the version that is too high. A test compares them with pyproject.toml."""
 PYTHON = (3, 10)
 _NEWEST_PYTHON = (3, 13)  # newest version that the tests run on
-_TORCH = """if True:
-    import torch, torch.distributed as dist
-    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    backends = [b for b in ("gloo", "nccl", "xccl") if getattr(dist, f"is_{b}_available", lambda: False)()]
-    print(torch.__version__, devices, ",".join(backends))
-"""
 
 
 def version_of(package: str) -> str | None:
@@ -86,22 +80,15 @@ def check_torch(case: Case) -> Iterator[Finding]:
     """Import torch in a process of its own, only if requested, because it takes seconds."""
     if not case.torch:
         return
-    command = [sys.executable, "-c", _TORCH]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COLD_IMPORT, cwd=case.folder, check=False
-        )
-    except subprocess.TimeoutExpired:
-        yield problem(f"import torch did not end within {COLD_IMPORT:g} s; is its disk reachable?")
+        torch = ask_torch(case.environ, case.folder)
+    except ConfigError as e:
+        yield problem(str(e))
         return
-    version, devices, backends = (*done.stdout.split(), "", "", "")[:3]
-    if done.returncode != 0 or not devices:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        yield problem(f"import torch fails: {last}")
-    elif "gloo" not in backends:
-        yield problem(f"torch {version} was built without gloo, which joins groups; install another.")
+    if "gloo" not in torch.backends:
+        yield problem(f"torch {torch.version} was built without gloo, which joins groups; install another.")
     else:
-        yield ok(f"torch {version} sees {devices} accelerators and can use {backends}.")
+        yield ok(f"torch {torch.version} sees {torch.devices} accelerators and can use {torch.backends}.")
 
 
 def _within(version: str, least: str, below: str | None) -> bool:

@@ -31,7 +31,6 @@ from torchft_x.launch.keeper.plan import JobPlan
 from torchft_x.launch.keeper.roles import RoleProcess
 from torchft_x.launch.keeper.upkeep import Outcome, Replica, outcome
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.devices import find_accelerators
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.net import boot_id
 from torchft_x.observe.events import EventLog
@@ -241,13 +240,7 @@ class Keeper:
         trainers = {k: p for k, p in self._processes.items() if p.replica.role.kind == "trainer"}
         role = upkeep.check_scale(self._plan, wanted, [p.replica for p in trainers.values()])
         new = range(self._groups * role.nodes, wanted * role.nodes)
-        devices = upkeep.share_devices(
-            role,
-            len(new),
-            find_accelerators() if new and role.gpu else None,
-            env.everything(),
-            [p.environ for p in self._processes.values()],
-        )
+        devices = upkeep.share_devices(role, len(new), env.everything(), [p.environ for p in self._processes.values()])
         go = [p for p in trainers.values() if p.replica.number >= wanted * role.nodes]
         self._groups = wanted
         for process in go:

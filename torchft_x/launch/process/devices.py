@@ -1,22 +1,22 @@
-"""Assigns this machine's accelerators to the replicas of a local job, and finds them without torch.
+"""Shares out the accelerators of this machine among the replicas of a local job. A child process asks torch how many there are.
 
 A vendor's variable names the devices that a process may use. The devices of the launcher's own shell are divided: each
 replica gets its part, in the same variable and notation (indices, UUIDs, MIG names). Without a variable, all devices of the
-machine are divided: those in the driver's list, or else the device files (Linux and WSL).
+machine are divided.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
 import subprocess
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.timing import TOOL
+from torchft_x.timing import COLD_IMPORT
 
 # The first set variable names the devices to divide, and is set for the replicas; the first one of all if none is set. Those
 # further right are of lower layers, which the replicas inherit.
@@ -27,21 +27,42 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 ALL_VARIABLES = tuple(dict.fromkeys(name for names in VARIABLES.values() for name in names))
 
-_INDEX = re.compile(r"\d+(\.\d+)*")  # 0.1 is Intel's second tile of the first device
-_NAME = re.compile(r"(GPU|MIG)-[\w/-]+")
-_WSL_TOOLS = "/usr/lib/wsl/lib"  # where WSL puts nvidia-smi; not on every shell's PATH
-_INTEL = "0x8086"  # PCI vendor id
+_ASK = """if True:
+    import torch, torch.distributed as dist
+    count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    kind = torch.accelerator.current_accelerator().type if count else ""
+    vendor = "AMD" if torch.version.hip else {"cuda": "NVIDIA", "xpu": "Intel"}.get(kind, "none")
+    backends = [b for b in ("gloo", "nccl", "xccl") if getattr(dist, f"is_{b}_available", lambda: False)()]
+    print(torch.__version__, count, vendor, ",".join(backends) or "none")
+"""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Accelerators of the machine, regardless of the right to use them."""
+class Torch(NamedTuple):
+    """Answer of torch in a process of its own."""
 
+    version: str
+    devices: int
+    """Number of accelerators that the environment leaves it."""
     vendor: str
-    names: tuple[str, ...] | None
-    """Names in the notation of the vendor's variable; None if accelerators exist that can't be counted."""
-    source: str
-    """Source of the names, as a phrase for messages."""
+    """Key of `VARIABLES`, or ``none``."""
+    backends: str
+
+
+def ask_torch(environ: Mapping[str, str], folder: Path | None = None) -> Torch:
+    """Import torch in a process with this environment, in `folder`. Raise `ConfigError` if it fails or takes too long."""
+    command = [sys.executable, "-c", _ASK]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COLD_IMPORT, cwd=folder, env=dict(environ), check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"import torch did not end within {COLD_IMPORT:g} s; is its disk reachable?") from None
+    answer = done.stdout.split()[-4:]
+    if done.returncode != 0 or len(answer) < 4:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"import torch fails: {last}")
+    version, devices, vendor, backends = answer
+    return Torch(version, int(devices), vendor, backends)
 
 
 @dataclass(frozen=True)
@@ -51,40 +72,21 @@ class Usable:
     variable: str
     names: tuple[str, ...]
     source: str
+    """Source of the names, as a phrase for messages."""
 
 
-def usable(machine: Machine, environ: Mapping[str, str]) -> Usable:
-    """Return the accelerators that a process with this environment may use. Raise `ConfigError` if they are unknown."""
-    variables = VARIABLES[machine.vendor]
+def usable(environ: Mapping[str, str]) -> Usable:
+    """Return the accelerators that a process with this environment may use. Raise `ConfigError` if torch does not load."""
+    torch = ask_torch(environ)
+    variables = VARIABLES.get(torch.vendor, (env.CUDA_VISIBLE_DEVICES,))
     for variable in variables:
         if variable in environ:
-            value = environ[variable]
-            # An index beyond the last device ends CUDA's list. For other vendors and for MIG the number is unknown.
-            counted = machine.names if machine.vendor == "NVIDIA" else None
-            there = len(counted) if counted and all(name.isdigit() for name in counted) else None
-            return Usable(variable, visible(value, variable, there), f"{variable}={value!r} in this shell")
-    if machine.names is None:
-        raise ConfigError(
-            f"How many GPUs this machine has can't be told ({machine.source}); name those to use in {variables[0]}."
-        )
-    return Usable(variables[0], machine.names, machine.source)
-
-
-def visible(value: str, variable: str, there: int | None = None) -> tuple[str, ...]:
-    """Return the devices that a variable names. By CUDA's rules the list ends at the first entry without one, such as -1.
-
-    `there` is the number of devices, if it is known. Raise `ConfigError` for a device named twice, which CUDA refuses.
-    """
-    names: list[str] = []
-    entries = [entry.strip() for entry in value.split(",")]
-    pattern = _NAME if _NAME.fullmatch(entries[0]) else _INDEX  # a list has one kind of entries
-    for entry in entries:
-        if not pattern.fullmatch(entry) or (there is not None and entry.isdigit() and int(entry) >= there):
-            break
-        if entry in names:
-            raise ConfigError(f"{variable}={value!r} names {entry} twice, with which no GPU can be used; correct it.")
-        names.append(entry)
-    return tuple(names)
+            named = [name.strip() for name in environ[variable].split(",")]
+            # torch counts at most one MIG device
+            names = named if named[0].startswith("MIG-") else named[: torch.devices]
+            return Usable(variable, tuple(names), f"{variable}={environ[variable]!r} in this shell")
+    names = [str(k) for k in range(torch.devices)] if torch.vendor in VARIABLES else []
+    return Usable(variables[0], tuple(names), f"as torch {torch.version} counts them")
 
 
 def share_out(devices: Usable, *, role: str, replicas: int, each: int, taken: Collection[str] = ()) -> list[str]:
@@ -94,8 +96,8 @@ def share_out(devices: Usable, *, role: str, replicas: int, each: int, taken: Co
     """
     if not devices.names:
         raise ConfigError(
-            f"--gpu {each}: {devices.source} leaves the job no GPU of this machine; "
-            "set it otherwise, or leave --gpu out to train on the CPU."
+            f"--gpu {each}: this machine has no GPU for the job ({devices.source}); leave --gpu out to train on the CPU, "
+            "or choose another scheduler with -s."
         )
     free = [name for name in devices.names if name not in taken]
     needed = replicas * each
@@ -108,71 +110,3 @@ def share_out(devices: Usable, *, role: str, replicas: int, each: int, taken: Co
             f"but there {number}; ask for fewer, or choose another scheduler with -s."
         )
     return [",".join(free[k * each : (k + 1) * each]) for k in range(replicas)]
-
-
-def find_accelerators(root: Path = Path("/")) -> Machine | None:
-    """Return the accelerators of the first vendor found: NVIDIA, AMD, Intel; None if there are none. `root` is for tests."""
-    return _nvidia(root) or _amd(root) or _intel(root)
-
-
-def _nvidia(root: Path) -> Machine | None:
-    listed = from_smi(_run_smi())
-    if listed:
-        return Machine("NVIDIA", listed, "as nvidia-smi -L lists them")
-    files = [f for f in (root / "dev").glob("nvidia[0-9]*") if f.name[6:].isdigit()]
-    if files:
-        return Machine("NVIDIA", tuple(str(k) for k in range(len(files))), "by /dev/nvidia[0-9]*")
-    if (root / "dev/dxg").exists():
-        return Machine("NVIDIA", None, "WSL's /dev/dxg is there, but no nvidia-smi that lists any")
-    return None
-
-
-def _run_smi() -> str:
-    """Return the output of ``nvidia-smi -L``, or '' if the tool or the driver is missing."""
-    tool = shutil.which("nvidia-smi", path=f"{env.read('PATH', '')}:{_WSL_TOOLS}")
-    if tool is None:
-        return ""
-    try:
-        done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=TOOL, check=False)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def from_smi(text: str) -> tuple[str, ...]:
-    """Return the devices in ``nvidia-smi -L``'s list: indices, or UUIDs if a GPU is split into MIG devices."""
-    gpus: list[tuple[str, list[str]]] = []  # UUID of each GPU, and its MIG devices
-    for line in text.splitlines():
-        found = re.match(r"\s*(GPU|MIG)\b.*\(UUID: ([^)]+)\)", line)
-        if found is None:
-            continue
-        if found[1] == "GPU":
-            gpus.append((found[2], []))
-        elif gpus:
-            gpus[-1][1].append(found[2])
-    if not any(parts for _, parts in gpus):
-        return tuple(str(k) for k in range(len(gpus)))
-    return tuple(name for uuid, parts in gpus for name in parts or [uuid])
-
-
-def _amd(root: Path) -> Machine | None:
-    """Count the kernel driver's nodes that can compute and whose device file exists: a container may have only some."""
-    count = 0
-    for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
-        try:
-            node = dict(line.split(maxsplit=1) for line in path.read_text().splitlines() if " " in line)
-        except OSError:  # the container may not use this device
-            continue
-        file = root / f"dev/dri/renderD{node.get('drm_render_minor', '').strip()}"
-        count += node.get("simd_count", "0").strip() != "0" and file.exists()
-    return Machine("AMD", tuple(str(k) for k in range(count)), "by /sys/class/kfd") if count else None
-
-
-def _intel(root: Path) -> Machine | None:
-    count = 0
-    for file in (root / "dev/dri").glob("renderD*"):
-        try:
-            count += (root / "sys/class/drm" / file.name / "device/vendor").read_text().strip() == _INTEL
-        except OSError:
-            continue
-    return Machine("Intel", tuple(str(k) for k in range(count)), "by /dev/dri") if count else None

@@ -13,7 +13,6 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.arguments import option, set_option
-from torchft_x.errors import ConfigError
 from torchft_x.launch.process import devices
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.net import check_resolvable, parse_address
@@ -38,13 +37,7 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     if any(variable in role.env for variable in devices.ALL_VARIABLES):
         _restore(role, replicas)
         return
-    machine = devices.find_accelerators()
-    if machine is None:
-        raise ConfigError(
-            f"--gpu {role.resource.gpu}: this machine has no GPU; leave --gpu out to train on the CPU, "
-            "or choose another scheduler with -s."
-        )
-    mine = devices.usable(machine, env.everything())
+    mine = devices.usable(env.everything())
     parts = devices.share_out(
         mine,
         role=role.name,

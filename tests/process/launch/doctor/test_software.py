@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.launch.doctor import software
 from torchft_x.launch.doctor.runner import Case
 from torchft_x.launch.doctor.software import check_torch
+from torchft_x.launch.process import devices
 
 
 def test_a_torch_that_does_not_load_is_quoted(tmp_path: Path) -> None:
@@ -22,6 +22,6 @@ def test_a_torch_that_does_not_load_is_quoted(tmp_path: Path) -> None:
 
 def test_a_torch_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("import time; time.sleep(1000)")
-    monkeypatch.setattr(software, "COLD_IMPORT", 0.3)
+    monkeypatch.setattr(devices, "COLD_IMPORT", 0.3)
     (found,) = check_torch(Case(environ={}, folder=tmp_path, home=tmp_path, torch=True))
     assert "did not end within 0.3 s" in found.text

@@ -1,50 +1,38 @@
-"""What a machine has, told from device files and a driver's tool that the tests make up."""
+"""Devices that torch counts in a process of its own: a made-up module stands for torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from torchft_x.launch.process.devices import ask_torch, usable
 
-from torchft_x.launch.process.devices import find_accelerators
-
-PLAIN = """\
-GPU 0: NVIDIA H200 (UUID: GPU-0aaaaaaa-1111-2222-3333-444444444444)
-GPU 1: NVIDIA H200 (UUID: GPU-1aaaaaaa-1111-2222-3333-444444444444)
+TORCH = """import os
+import types
+print("a library greets")
+names = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")
+accelerator = types.SimpleNamespace(
+    is_available=lambda: True, device_count=lambda: len(names), current_accelerator=lambda: types.SimpleNamespace(type="cuda")
+)
+version = types.SimpleNamespace(hip=None)
+__version__ = "2.11.0"
 """
 
 
-@pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts an nvidia-smi on PATH that prints a text and ends with a code; before that there is none."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr("torchft_x.launch.process.devices._WSL_TOOLS", str(folder))
-
-    def make(text: str, code: int = 0) -> None:
-        path = folder / "nvidia-smi"
-        path.write_text(f"#!/bin/sh\n[ \"$1\" = -L ] || exit 9\necho '{text}'\nexit {code}\n")
-        path.chmod(0o755)
-
-    return make
+def make_torch(folder: Path) -> None:
+    """Make a package torch in `folder` that sees four NVIDIA GPUs, or those of CUDA_VISIBLE_DEVICES."""
+    (folder / "torch").mkdir()
+    (folder / "torch/__init__.py").write_text(TORCH)
+    (folder / "torch/distributed.py").write_text("is_nccl_available = lambda: True")
 
 
-def test_device_files_when_the_tool_fails(tool, tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    for name in ("nvidia4", "nvidia5", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / "dev" / name).touch()
-    for broken in (("couldn't communicate with the driver", 9), ("No devices found", 6)):
-        tool(*broken)
-        assert find_accelerators(tmp_path).names == ("0", "1")  # CUDA counts what it sees in the container
+def test_the_environment_limits_the_devices(tmp_path: Path) -> None:
+    make_torch(tmp_path)
+    environ = {"PYTHONPATH": str(tmp_path)}
+    assert ask_torch(environ) == ("2.11.0", 4, "NVIDIA", "nccl")
+    assert usable({**environ, "CUDA_VISIBLE_DEVICES": "3,1"}).names == ("3", "1")
 
 
-def test_wsl(tool, tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/dxg").touch()
-    machine = find_accelerators(tmp_path)
-    assert (machine.vendor, machine.names) == ("NVIDIA", None)
-    tool(PLAIN)
-    machine = find_accelerators(tmp_path)
-    assert (machine.vendor, machine.names) == ("NVIDIA", ("0", "1"))
-    assert machine.source == "as nvidia-smi -L lists them"
+def test_the_real_torch_of_the_tests_has_none() -> None:
+    torch = ask_torch({"CUDA_VISIBLE_DEVICES": ""})
+    assert (torch.devices, torch.vendor) == (0, "none")
+    assert "gloo" in torch.backends

@@ -1,4 +1,4 @@
-"""The machine: directories, limits, devices, leftovers."""
+"""The machine: directories, limits, leftovers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import pytest
 from tests.unit.launch.doctor.findings import check
 from torchft_x.launch.doctor import host
 from torchft_x.launch.doctor.host import (
-    accelerator_finding,
     check_leftovers,
     limit_finding,
     run_dir_finding,
     shared_memory_finding,
 )
 from torchft_x.launch.doctor.runner import Case
-from torchft_x.launch.process.devices import Machine
 from torchft_x.observe.processes import Orphan
 
 
@@ -61,26 +59,6 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_memory_finding(tmp_path / "none").level == "warning"
     monkeypatch.setattr(host, "SHARED", 1 << 60)
     assert "--shm-size" in shared_memory_finding(tmp_path).text
-
-
-TWO = Machine("NVIDIA", ("0", "1"), "as nvidia-smi -L lists them")
-
-
-@pytest.mark.parametrize(
-    ("machine", "visible", "level", "said"),
-    [
-        (None, None, "ok", "on the CPU"),
-        (TWO, None, "ok", "2 of NVIDIA (as nvidia-smi -L lists them); 0, 1 can be used (--gpu N gives"),
-        (TWO, "-1", "warning", "hides them"),
-        (TWO, "1", "ok", "1 can be used (--gpu 1 gives it to one group)"),
-        (TWO, "0,2", "warning", "names 2, of which 1 can be used"),
-        (TWO, "1,1", "warning", "names 1 twice"),
-        (Machine("NVIDIA", None, "WSL"), None, "warning", "can't be told (WSL)"),
-        (Machine("NVIDIA", None, "WSL"), "0", "ok", "some of NVIDIA (WSL); 0 can be used"),
-    ],
-)
-def test_accelerators(machine: Machine | None, visible: str | None, level: str, said: str) -> None:
-    check(accelerator_finding(machine, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}), level, said)
 
 
 def test_leftovers_are_named_and_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper import upkeep
 from torchft_x.launch.keeper.plan import JobPlan, Process, RolePlan
 from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, Outcome, Replica, outcome
-from torchft_x.launch.process.devices import Machine
+from torchft_x.launch.process import devices
 
 KILLED = -signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
-FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "made up")
+FOUR = devices.Torch("2.13.0", 4, "NVIDIA", "gloo")
 
 
 def role(kind: str, *, replicas: int = 2, nodes: int = 1, max_restarts: int = 10) -> RolePlan:
@@ -173,17 +173,18 @@ def test_jobs_whose_number_cant_change() -> None:
         upkeep.check_scale(plan(trainer()), 3, [done])
 
 
-def test_new_groups_get_devices_that_nobody_has() -> None:
+def test_new_groups_get_devices_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "ask_torch", lambda environ: FOUR)
     others = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}, {}]
-    shares = upkeep.share_devices(trainer(gpu=1), 2, FOUR, {}, others)
+    shares = upkeep.share_devices(trainer(gpu=1), 2, {}, others)
     assert shares == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "3"}]
     with pytest.raises(ConfigError, match="needs 3, but there are 4"):
-        upkeep.share_devices(trainer(gpu=1), 3, FOUR, {}, others)
+        upkeep.share_devices(trainer(gpu=1), 3, {}, others)
 
 
-def test_devices_that_the_user_has_named_are_everybodys() -> None:
+def test_torch_is_not_asked_when_no_devices_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(devices, "ask_torch")
     role = trainer(gpu=1, CUDA_VISIBLE_DEVICES="0,1")
-    assert upkeep.share_devices(role, 2, None, {}, []) == [{}, {}]
-    assert upkeep.share_devices(trainer(), 1, None, {}, []) == [{}]
-    with pytest.raises(ConfigError, match="no GPU any more"):
-        upkeep.share_devices(trainer(gpu=1), 1, None, {}, [])
+    assert upkeep.share_devices(role, 2, {}, []) == [{}, {}]
+    assert upkeep.share_devices(trainer(), 1, {}, []) == [{}]
+    assert upkeep.share_devices(trainer(gpu=1), 0, {}, []) == []
