@@ -51,8 +51,6 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     keeper_grace + keeper_grace_lighthouse < launcher_end          a keeper ends its job before its launcher gives up
     launcher_end                  <= cancel_end                    a person's command waits at least as long as a launcher
     warm_after                    <  attempt_quick                 it is ready before an attempt counts as long
-    dump_last_words               <  dump_lost                     a group's own supervisor writes first
-    dump_lost                     <  dump_others                   every supervisor adds its part before a dump is read
     dump_answer                   <  dump_others                   every worker is asked before a dump is read
     hang_idle                     <  hang_idle_at_first            a first step may wait long
     stall_usual                   <  hang_quiet + hang_idle        stacks of a stalled step are taken before its process ends
@@ -215,8 +213,6 @@ class Timing:
     stall_usual: float = 10.0  # least time of a step before it counts as stalled
     stall_apart: float = 60.0  # like `stall_usual`, for an inner step of a group that trains apart
     dump_answer: float = 2.0  # for one worker's answer to one request
-    dump_last_words: float = 0.3  # for the answers of all ranks of a group that is about to be killed
-    dump_lost: float = 2.5  # for a lost group's own supervisor to create its folder
     dump_others: float = 4.0  # for all supervisors to add their parts to a folder
 
     # --- watchers of a Slurm job (launch.slurm.rules, launch.slurm.watch) ----------------------------------------------------

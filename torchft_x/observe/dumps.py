@@ -173,8 +173,6 @@ def _halts(dump: Dump) -> Iterator[str]:
             yield f"group {why.get('group')} stands still: {why.get('reason')} (SIGSTOP or a debugger)"
         elif why.get("why") == "hung":
             yield f"group {why.get('group')} {why.get('reason')}; it is ended and started again"
-        elif why.get("why") == "lost":
-            yield f"a member was lost: {why.get('reason')}"
 
 
 def _collectives(dump: Dump) -> Iterator[str]:

@@ -62,7 +62,7 @@ def encode_story(number: int, values: Mapping[str, Any]) -> tuple[int, bytes]:
     cut = {key: value[:_TEXT] if isinstance(value, str) else value for key, value in values.items()}
     cut["members"] = list(cut.get("members") or ())[:_MEMBERS]
     text = b""
-    for drop in ((), ("story",), ("story", "members"), ("story", "members", "lost", "error")):
+    for drop in ((), ("story",), ("story", "members"), ("story", "members", "error")):
         text = json.dumps({k: v for k, v in cut.items() if k not in drop}, default=str).encode()
         if len(text) <= _STORY_PLACE - _STORY.size:
             break

@@ -132,7 +132,7 @@ def test_a_place_names_the_users_function_behind_a_librarys() -> None:
 def test_supervisors_meet_in_one_folder_per_event_and_the_oldest_go(tmp_path: Path) -> None:
     first, new = open_folder(tmp_path, "died", "1-abc")
     assert (first.name, new) == ("001-died-1-abc", True)
-    assert open_folder(tmp_path, "lost", "1-abc") == (first, False)
+    assert open_folder(tmp_path, "stopped", "1-abc") == (first, False)
     assert open_folder(tmp_path, "stalled", "step-4/../x")[0].name == "002-stalled-step-4_.._x"
     for n in range(KEPT + 3):
         open_folder(tmp_path, "stalled", f"step-{n}")

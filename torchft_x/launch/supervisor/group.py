@@ -28,7 +28,7 @@ from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, Starte
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Reports
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
-from torchft_x.launch.workers.collector import Collector, Files, Incident, incident_of
+from torchft_x.launch.workers.collector import Collector, Incident, incident_of
 from torchft_x.launch.workers.probe_worker import NoAnswerError, status
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
@@ -49,7 +49,6 @@ class Supervisor(BaseSupervisor):
         warm.report = lambda **fields: self._events.emit("warm", **fields)
         self._collector: Collector | None = None  # None without a run directory or worker servers
         self._incident: Incident | None = None  # incident of the attempt that runs or ran last
-        self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first attempt, if copies are wanted
         # Lowest number of the next attempt, from an earlier supervisor's file or the lighthouse; set by any thread.
         before = self._report.number if config.nodes == 1 else None
@@ -116,7 +115,6 @@ class Supervisor(BaseSupervisor):
         if incident != self._incident:
             self._incident = incident
             self._collector.incident = incident
-            attempt.before_kill = self._hear_last_words
         if halt is not None and halt[0]:
             self._collector.stopped(incident, *halt)
         if self._stops.first is not None:
@@ -136,17 +134,12 @@ class Supervisor(BaseSupervisor):
                 pass
         return ""
 
-    def _hear_last_words(self, dead: list[int]) -> None:
-        if self._collector is not None and self._incident is not None:
-            self._held = self._collector.last_words(self._incident, dead)
-
     def _before_end(self) -> None:
         if self._memory is not None and self._reports is not None:
             self._reports.held(self._memory.newest())
 
     def _on_end(self, started: StartedAttempt, end: AttemptEnd) -> None:
-        incident, held = self._incident, self._held
-        self._incident, self._held = None, {}
+        incident, self._incident = self._incident, None
         if end.ok and not end.managed and env.read(env.WORKER_SERVER, None, self._environ) != "0":
             self._say(
                 f"{self.config.whole} has ended well, but its script made no torchft_x.Manager: each group has trained for "
@@ -156,7 +149,7 @@ class Supervisor(BaseSupervisor):
             return
         self._collector.incident = None
         if not end.ok and self._stops.first is None and not end.explained:
-            self._collector.died(incident, end.reason, held)
+            self._collector.died(incident, end.reason)
 
     def _on_close(self) -> None:
         if self._memory is not None:

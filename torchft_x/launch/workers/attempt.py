@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,6 @@ class Attempt:
         self.relay = Relay(
             spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None, spec.labels
         )
-        self.before_kill: Callable[[list[int]], None] | None = None  # takes the ended group ranks; must be quick
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = StoppedProcesses()  # workers that are stopped, and for how long
         self._log = spec.folder / "store.log"  # output of the store's process
@@ -218,8 +217,6 @@ class Attempt:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
         store_failed = self._store_code is not None and not failed  # then the workers are killed with it
-        if failed and self.before_kill is not None and not self._stopping:
-            self.before_kill([self.spec.first_rank + r for r, w in self._workers.items() if w.gone])
         self._collect(process_tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
         self.relay.close()
         if not store_failed:

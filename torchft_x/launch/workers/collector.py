@@ -1,13 +1,12 @@
 """Collects evidence of a death or a hang on this supervisor's host, without delaying the training and the restarts.
 
-A thread reads the workers' status from shared memory once a second. When a worker stalls, is stopped or dies, or another
-group is lost, it creates a folder for the event (observe/dumps.py). It writes ``<group>-<rank>.status.json``,
-``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json`` for each worker, and ``<group>.why.json`` for the group.
+A thread reads the workers' status from shared memory once a second. When a worker stalls, is stopped or dies, it creates a
+folder for the event (observe/dumps.py). It writes ``<group>-<rank>.status.json``, ``.stack.txt``, ``.fr.json``,
+``.log.txt`` and ``.error.json`` for each worker that has them, and ``<group>.why.json`` for the group.
 Every other supervisor that sees a new folder adds the files of its own workers. The supervisor that created the folder
 reports the finding (observe/dumps.py) and the path in one line.
 
-The main thread only passes incidents on and takes findings. It waits only in `last_words`, for a moment, for the stacks of
-surviving ranks that are about to be killed.
+The main thread only passes incidents on and takes findings. It waits for nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +63,7 @@ class _Event:
     what: str  # name of the event, which is the same for all supervisors
     reason: str  # clause for people
     incident: Incident
-    held: dict[int, Files] = field(default_factory=dict)  # files that were collected before, by rank
+    errors: dict[int, bytes] = field(default_factory=dict)  # error files of an attempt that died, by rank
 
 
 class Collector:
@@ -75,12 +73,11 @@ class Collector:
         self, run_dir: Path, group: str, groups: int, wake: Callable[[], None], *, hang_timeout: float | None = None
     ) -> None:
         """Start the collector's thread. `hang_timeout` is that of `HangDetector`."""
-        # The first five never change.
+        # The first four never change.
         self._run_dir = run_dir
         self._group = group
         self._groups = groups
         self._wake = wake  # wakes the main thread, for `take`
-        self._began = time.time()
         self.incident: Incident | None = None  # the running attempt; replaced as a whole by the main thread
         self._events: deque[_Event] = deque()  # from the main thread to the collector's
         self._found: deque[tuple[Path, str]] = deque()  # from the collector's thread to the main thread
@@ -94,8 +91,6 @@ class Collector:
         # Token of the newest attempt that hangs and must be ended, and a phrase with the rank, its place and the duration;
         # set by the collector's thread, read by the main thread.
         self.hung = ("", "")
-        self._lost: dict[str, tuple[float, str]] = {}  # replica id -> monotonic time to create its folder, reason
-        self._lost_done: set[str] = set()  # replica ids of handled losses
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
@@ -104,27 +99,10 @@ class Collector:
         reason = f"{who} has been stopped for {seconds:.0f} s"
         self._hand_over(_Event("stopped", f"{self._group}-{incident.attempt_token[:8]}", reason, incident))
 
-    def last_words(self, incident: Incident, dead: Sequence[int]) -> dict[int, Files]:
-        """Return status, stacks and Flight Recorder of ranks that will be killed because another died, by rank.
-
-        Wait for them `dump_last_words` seconds at most.
-        """
-        alive = [t for t in incident.targets if t.rank not in dead]
-        if not alive:
-            return {}
-        pool = ThreadPoolExecutor(min(16, len(alive)), thread_name_prefix="last words")
-        futures = {pool.submit(_ask_all, target, TIMING.dump_last_words): target.rank for target in alive}
-        done, _ = wait(futures, timeout=TIMING.dump_last_words)
-        pool.shutdown(wait=False)
-        return {futures[f]: f.result() for f in done}
-
-    def died(self, incident: Incident, reason: str, held: dict[int, Files]) -> None:
+    def died(self, incident: Incident, reason: str) -> None:
         """Collect evidence about an attempt that has failed. Its private folder may be removed after this call."""
-        for target in incident.targets:
-            error = _error_file(incident, target.rank)
-            if error is not None:
-                held.setdefault(target.rank, {})["error.json"] = error
-        self._hand_over(_Event("died", f"{self._group}-{incident.attempt_token[:8]}", reason, incident, held))
+        errors = {t.rank: error for t in incident.targets if (error := _error_file(incident, t.rank)) is not None}
+        self._hand_over(_Event("died", f"{self._group}-{incident.attempt_token[:8]}", reason, incident, errors))
 
     def take(self) -> list[tuple[Path, str]]:
         """Return the new findings, each a folder and a sentence."""
@@ -178,13 +156,6 @@ class Collector:
                 seconds = float(said.get("step_seconds", 0.0))
                 reason = f"no step for {seconds:.0f} s, the limit is {step_limit(said):.0f} s"
                 self._collect(_Event("stalled", f"step-{said.get('step')}", reason, incident))
-            self._hear_of_losses(said)
-        for replica_id, (due, reason) in list(self._lost.items()):
-            if time.monotonic() > due:
-                del self._lost[replica_id]
-                group, _, nonce = replica_id.partition(":")
-                if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
-                    self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", incident))
 
     def _look_for_hang(self, incident: Incident) -> None:
         """Set `hung` if the attempt hangs, after collecting its evidence."""
@@ -229,15 +200,6 @@ class Collector:
         except NoAnswerError:
             return None
 
-    def _hear_of_losses(self, said: dict[str, Any]) -> None:
-        for lost in said.get("lost") or ():
-            replica_id = str(lost.get("replica_id"))
-            if lost.get("left"):  # a leave needs no evidence
-                continue
-            if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
-                self._lost_done.add(replica_id)
-                self._lost[replica_id] = (time.monotonic() + TIMING.dump_lost, str(lost.get("reason")))
-
     def _collect(self, event: _Event) -> None:
         """Write our part into the event's folder, set `hung`, and wait for the others' parts if the folder is new."""
         folder, new = open_folder(self._run_dir, event.why, event.what)
@@ -268,12 +230,11 @@ class Collector:
         recorder = bool(event.why) or "-stalled-" in folder.name
         recorder = recorder or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
         for target in incident.targets:
-            files = event.held.get(target.rank, {})
-            if "status.json" not in files:
-                if event.why != "died":
-                    files = {**_ask_all(target, TIMING.dump_answer, recorder), **files}
-                elif target.pid in self._views and (last := self._read(target)) is not None:
-                    files = {"status.json": json.dumps(last).encode(), **files}
+            files = _ask_all(target, recorder) if event.why != "died" else {}
+            if event.why == "died" and target.pid in self._views and (last := self._read(target)) is not None:
+                files["status.json"] = json.dumps(last).encode()
+            if target.rank in event.errors:
+                files["error.json"] = event.errors[target.rank]
             log = _log_end(incident, target.rank)
             if log:
                 files["log.txt"] = log
@@ -289,7 +250,7 @@ class Collector:
         replace_file(folder / f"{part}.why.json", json.dumps(why))
 
 
-def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
+def _ask_all(target: Target, recorder: bool) -> Files:
     """Return status, stacks and, if `recorder`, Flight Recorder of a worker; of a silent one the kernel's view, and why (``silent``)."""
     files: Files = {}
     said: dict[str, Any] = {}
@@ -298,13 +259,13 @@ def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
         files["status.json"] = json.dumps(said).encode()
         if said["leaving"]:  # Python may end before it answers
             return files | {"stack.txt": probe_worker.kernel_view(target.pid).encode(), "silent": b"it is about to end"}
-        files["stack.txt"] = probe_worker.ask(target, probe_worker.STACKS, seconds)
+        files["stack.txt"] = probe_worker.ask(target, probe_worker.STACKS, TIMING.dump_answer)
         if recorder:
-            files["fr.json"] = probe_worker.ask(target, probe_worker.RECORDER, seconds)
+            files["fr.json"] = probe_worker.ask(target, probe_worker.RECORDER, TIMING.dump_answer)
     except NoAnswerError as e:
         files["silent"] = f"{e}; {probe_worker.why_silent(target.pid)}".encode()
         if "stack.txt" not in files:
-            python = probe_worker.stacks_by_signal(target, said) if said and seconds >= TIMING.dump_answer else b""
+            python = probe_worker.stacks_by_signal(target, said) if said else b""
             files["stack.txt"] = python + probe_worker.kernel_view(target.pid).encode()
     return files
 

@@ -23,7 +23,7 @@ from torchft_x.train.setup.options import Options
 _NUMBERS = {phase: worker_status.PHASES.index(phase.value) for phase in StepPhase}
 _pack = MOMENT.pack_into
 _STEP_ENDS = ("joined", "rehearsal", "commit", "drop")
-_KEPT = 8  # number of newest losses, and of decisions of the group, that are kept
+_KEPT = 8  # number of the group's newest decisions that are kept
 
 
 class Board:
@@ -68,7 +68,6 @@ class SharedStatus:
         self._commits = 0  # number of steps committed in this attempt
         self._quorum: dict[str, Any] = {}  # the newest `quorum` event
         self._configured: dict[str, Any] = {}  # the newest `configure` event
-        self._lost: list[dict[str, Any]] = []  # the newest `member_lost` events
         self._error: str | None = None  # newest reason of an `error`, `abort` or `drop` event
         self._pause_ends = 0.0  # monotonic seconds when the announced pause ends; 0 without one
         self._leaving = False
@@ -140,10 +139,6 @@ class SharedStatus:
             self._quorum = event
         elif name == "configure":
             self._configured = event
-        elif name == "member_lost":
-            lost = {"replica_id": event.get("lost"), "reason": str(event.get("reason"))[:200]}
-            lost |= {"t": event.get("t"), "left": bool(event.get("left"))}
-            self._lost = [*self._lost[1 - _KEPT :], lost]
         elif name in ("error", "abort", "drop"):
             self._error = event.get("reason", self._error)
         else:
@@ -181,7 +176,6 @@ class SharedStatus:
             "members": self._quorum.get("members", []),
             "config": self._configured.get("config"),
             "configured": max(0.0, configured),
-            "lost": self._lost,
             "error": self._error,
             "apart": self._apart,
             "story": self._group_story()[-_KEPT:],

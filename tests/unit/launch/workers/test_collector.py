@@ -16,7 +16,7 @@ import pytest
 
 from tests.util import scaled
 from torchft_x.launch.workers import probe_worker
-from torchft_x.launch.workers.collector import Collector, Incident, _log_end
+from torchft_x.launch.workers.collector import Incident, _log_end
 from torchft_x.launch.workers.probe_worker import NoAnswerError, Target
 from torchft_x.observe import worker_status
 
@@ -77,18 +77,6 @@ def test_who_shows_nothing_or_nonsense_is_silent(short: Path) -> None:
         (short / "0.status").write_bytes(content)
         with pytest.raises(NoAnswerError, match="can't be read"):
             probe_worker.status(target)
-
-
-def test_who_has_left_in_good_order_is_no_loss(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, "0", 2, lambda: None)
-    try:
-        said = {"replica_id": "1:x", "reason": "1:x is lost: it has left.", "t": time.time() + 1}
-        collector._hear_of_losses({"lost": [{**said, "left": True}]})
-        assert collector._lost == {}
-        collector._hear_of_losses({"lost": [{**said, "left": False}]})
-        assert list(collector._lost) == ["1:x"]
-    finally:
-        collector.close()
 
 
 def test_the_last_lines_are_the_ranks_own(tmp_path: Path) -> None:
