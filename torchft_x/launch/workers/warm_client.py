@@ -51,7 +51,6 @@ class WarmParent:
         self._process: subprocess.Popen[bytes] | None = None  # None while no warm parent runs
         self._socket: socket.socket | None = None  # socket to it
         self._received = b""  # first part of a message that is not complete yet
-        self._given: dict[str, str] = {}  # environment with which it was started
         self._ready = False  # whether it can take a request
         self._asked = False  # whether it was asked to import the modules for later attempts
         # Reason for which it isn't ready.
@@ -128,7 +127,7 @@ class WarmParent:
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )
-        self._socket, self._given, self._received = ours, environ, b""
+        self._socket, self._received = ours, b""
         self._ready = self._asked = False
         self._why = "the warm parent is still importing"
 
@@ -211,10 +210,6 @@ class WarmParent:
         """
         if not self.is_ready:
             return self._never or self._why
-        changed = warm_rules.difference(self._given, spec.env)
-        if changed is not None:
-            self.give_up(changed)  # the next one is started with the present environment
-            return changed
         pids = self._ask({"workers": environs, "folder": str(spec.folder)})
         if not pids:
             process_tree.kill_descendants()  # processes it may have forked before it was lost

@@ -1,7 +1,7 @@
 """Decides when an attempt may be forked from the warm parent, and what the parent imports and when. Pure.
 
-If a variable has changed since the parent started, the next attempt is a cold one: a library may have read the old
-value when it was imported.
+A library may read a variable when it is imported. No import reads those few in which attempts differ from the parent
+(`trainer_environment`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,10 @@ _LOADERS = ("exec", "eval", "__import__", "import_module", "run_path", "run_modu
 _REACHES = {"environ", "putenv", "unsetenv", *_LOADERS}
 """Names by which a script may set a variable that a library reads, or run code that does."""
 
-# Variables that differ from attempt to attempt, or are unknown when the parent starts. No import reads them.
-_OF_AN_ATTEMPT = {env.ATTEMPT, env.LIGHTHOUSE, env.TOKEN_FILE, env.ADVERTISE_HOST}
-
 
 def why_never(given: Mapping[str, str]) -> str | None:
     """Return the reason, as a clause, for which no attempt of this group is warm, or None if they may be."""
     return f"{env.WARM} is 0" if env.read(env.WARM, "1", given) == "0" else None
-
-
-def difference(parent: Mapping[str, str], attempt: Mapping[str, str]) -> str | None:
-    """Return why a parent with one environment can't serve an attempt with the other, or None if it can."""
-    names = sorted(n for n in {*parent, *attempt} - _OF_AN_ATTEMPT if parent.get(n) != attempt.get(n))
-    return f"{names[0]} has changed since the warm parent was started" if names else None
 
 
 def why_first_is_cold(script: str) -> str | None:

@@ -32,6 +32,13 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     assert out.items() >= (group | own | {env.ADVERTISE_HOST: "node1"}).items()
 
 
+def test_a_warm_parent_lacks_only_variables_that_no_import_reads() -> None:
+    given = {"HOME": "/h"}
+    parent, attempt = trainer_environment(CONFIG, given), trainer_environment(CONFIG, given, ATTEMPT, FOUND, "node1")
+    differ = {name for name in {*parent, *attempt} if parent.get(name) != attempt.get(name)}
+    assert differ == {env.ATTEMPT, env.LIGHTHOUSE, env.TOKEN_FILE, env.ADVERTISE_HOST}
+
+
 def test_what_the_user_tunes_stays() -> None:
     assert tuned({}, 0)["OMP_NUM_THREADS"] == "1"
     given = {"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.launch.lines import ROOT
-from torchft_x.launch.workers.warm_rules import difference, imported_by, is_installed, why_first_is_cold, why_never
+from torchft_x.launch.workers.warm_rules import imported_by, is_installed, why_first_is_cold, why_never
 
 
 @pytest.mark.parametrize(
@@ -13,17 +13,6 @@ from torchft_x.launch.workers.warm_rules import difference, imported_by, is_inst
 )
 def test_groups_that_are_never_warm(given: dict[str, str], why: str | None) -> None:
     assert why_never(given) == why
-
-
-def test_what_belongs_to_one_attempt_may_differ_from_the_parents_and_nothing_else() -> None:
-    parent = {"A": "1", "TORCHFT_X_ATTEMPT": "0", "TORCHFT_LIGHTHOUSE": "x"}
-    attempt = {"A": "1", "TORCHFT_X_ATTEMPT": "1", "TORCHFT_LIGHTHOUSE": "y"}
-    assert difference(parent, attempt) is None
-    assert difference(parent, {**attempt, "A": "2"}) == "A has changed since the warm parent was started"
-    assert (
-        difference(parent, {**attempt, "LD_PRELOAD": "x"}) == "LD_PRELOAD has changed since the warm parent was started"
-    )
-    assert difference({**parent, "B": ""}, attempt) == "B has changed since the warm parent was started"
 
 
 def test_imports_are_read_from_the_top_of_a_script() -> None:
