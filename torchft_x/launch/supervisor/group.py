@@ -111,12 +111,10 @@ class Supervisor(BaseSupervisor):
             self._reports.halted(started.attempt_token, *halt)
         if self._collector is None:
             return
-        incident = incident_of(attempt, started.attempt_token)
-        if incident != self._incident:
-            self._incident = incident
-            self._collector.incident = incident
+        if self._incident is None:
+            self._incident = self._collector.incident = incident_of(attempt, started.attempt_token)
         if halt is not None and halt[0]:
-            self._collector.stopped(incident, *halt)
+            self._collector.stopped(self._incident, *halt)
         if self._stops.first is not None:
             self._collector.incident = None
         self._say_findings()
