@@ -168,7 +168,6 @@ class Timing:
     arrive: float = 300.0  # for all supervisors to come, from the first event
     deserted_after: float = 15.0  # without any supervisor, until one of several lighthouses ends
     sidecar_patience: float = 600.0  # time for which a sidecar waits without a lighthouse
-    number_wait: float = 5.0  # for the lighthouse's number of a group's first attempt
 
     # --- ends of processes (launch, rpc) -----------------------------------------------------------------------------
 

@@ -65,9 +65,8 @@ class BaseSupervisor:
         self._warm: WarmParent | None = None  # forks attempts, for a group whose script is Python
         self._number = 0  # number of the present attempt, or of the next one
         self._restarts = RestartPolicy(config.rules)
-        before = attempts_file.read(config.launcher.attempts_file)  # by the supervisor that this one replaces
-        self._replaces_killed = bool(before.token)  # whether an attempt was killed together with that one
-        self._report = before.inherited()  # newest content of the attempts file
+        # Newest content of the attempts file, at first by the supervisor that this one replaces.
+        self._report = attempts_file.read(config.launcher.attempts_file)
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
         self._done_with: list[Path] = []  # folders of ended attempts, to be removed
@@ -215,7 +214,7 @@ class BaseSupervisor:
         folder.mkdir()
         self._before_start()
         self._attempt = Attempt(self._spec(started, folder), self._warm)
-        self._write(replace(self._report, number=started.attempt, token=started.attempt_token))
+        self._write(replace(self._report, number=started.attempt, token=started.attempt_token, code=None))
         self._tell_start(self._attempt, started)
         while self._done_with:
             shutil.rmtree(self._done_with.pop(), ignore_errors=True)
@@ -223,7 +222,7 @@ class BaseSupervisor:
         self._attempt = None
         self._before_end()
         attempts.ended(started, end)
-        self._write(self._report.ended(0 if end.ok else end.code))
+        self._write(replace(self._report, code=0 if end.ok else end.code))
         self._on_end(started, end)
         about = {"attempt": started.attempt, "attempt_token": started.attempt_token}
         self._events.emit("exit", **about, code=end.code, reason=end.reason, duration=end.uptime)

@@ -78,7 +78,7 @@ class BaseConfig:
     drain_grace: float = TIMING.drain_grace
     """Seconds that a drained group has to leave at a step boundary, and perhaps to save a checkpoint, before SIGKILL."""
     find_timeout: float = 300.0
-    """Seconds to wait for the lighthouse at the start."""
+    """Seconds to wait at the start for the lighthouse, and for a session with it."""
     local: bool = False
     """Whether all processes of the job run on this host, started by a local launcher."""
 
@@ -107,8 +107,6 @@ class SupervisorConfig(BaseConfig):
     """Index of this node in the group, from 0."""
     nodes: int = 1
     """Number of the group's nodes, each with a supervisor."""
-    number_timeout: float = TIMING.number_wait
-    """Seconds to wait for the lighthouse to send the number of the first attempt."""
     patience: float = 3600.0
     """Seconds to wait for the group's other nodes before the group is given up."""
     hang_timeout: float | None = None

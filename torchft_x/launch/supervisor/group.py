@@ -5,10 +5,10 @@ A group over several nodes has one on each; coordination.py describes how they s
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +50,23 @@ class Supervisor(BaseSupervisor):
         self._collector: Collector | None = None  # None without a run directory or worker servers
         self._incident: Incident | None = None  # incident of the attempt that runs or ran last
         self._memory: CheckpointMemory | None = None  # made with the first attempt, if copies are wanted
-        # Lowest number of the next attempt, from an earlier supervisor's file or the lighthouse; set by any thread.
-        before = self._report.number if config.nodes == 1 else None
-        self._first_number: int | None = None if before is None else before + 1
-        self._guessed = False  # whether the present attempt began before such a number was known
+        if config.nodes == 1 and self._report.number is not None:
+            self._number = self._report.number + 1
+        self._first_number: int | None = None  # lowest number of the next attempt by the lighthouse; set by any thread
 
     def _run_attempts(self) -> Stop:
-        """Wait for our next attempt's number, without which an earlier supervisor's attempts would fence ours (R2), then run attempts."""
-        self._stops.wait(lambda: self._first_number is not None, self.config.number_timeout)
+        """Run attempts once the lighthouse has sent the next one's number, without which an earlier one might fence it (R2)."""
+        seconds = self.config.find_timeout
+        if not self._stops.wait(lambda: self._first_number is not None, seconds) and self._found is not None:
+            self._stops.request(1, f"No session with the lighthouse at {self._found.url} within {seconds:g} s.")
         stop = self._stops.first or super()._run_attempts()
         if self._memory is not None and self._reports is not None:
             self._reports.held(State())  # no group may wait for an attempt that goes on from a copy
         return stop
 
     def _live(self, attempts: Attempts) -> AttemptEnd | None:
-        """Run one attempt, and don't blame the script if it was fenced because its number was guessed too low."""
         self._check_host()
-        end = None if self._stops.first is not None else super()._live(attempts)
-        if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._number:
-            return end
-        return replace(end, own_doing=False)
+        return None if self._stops.first is not None else super()._live(attempts)
 
     def _check_host(self) -> None:
         """Run the user's health command. If it fails, request a stop: the group ends, or moves to another host."""
@@ -89,7 +86,6 @@ class Supervisor(BaseSupervisor):
             stops.request(1, why)
 
     def _next_attempt(self) -> int:
-        self._guessed = self._first_number is None
         return max(self._number, self._first_number or 0)
 
     def _on_number(self, attempt: int) -> None:
@@ -171,13 +167,15 @@ class Supervisor(BaseSupervisor):
             )
         reports.callbacks.number, reports.callbacks.order = self._on_number, self._on_order
         if config.nodes == 1:
-            # Unreported, the others would wait for leases: the group might yet finish the job (R21).
-            for end in self._report.ends:
-                reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
-            if self._replaces_killed:
-                end = self._report.ends[-1]
-                about = {"attempt": end.number, "attempt_token": end.token}
-                self._events.emit("exit", **about, code=end.code, reason=_UNDER_ANOTHER)
+            last = self._report
+            if (
+                last.number is not None
+            ):  # unreported, the others would wait for its lease: it might finish the job (R21)
+                code = -signal.SIGKILL if last.code is None else last.code
+                reports.exited(last.number, last.token, code, _UNDER_ANOTHER)
+                if last.code is None:
+                    about = {"attempt": last.number, "attempt_token": last.token}
+                    self._events.emit("exit", **about, code=code, reason=_UNDER_ANOTHER)
             return Attempts(reports)
         return MultiNode(config, self._host, reports, self._stops, self._say)
 

@@ -1,29 +1,18 @@
 """Attempts file: a supervisor's report to its parent, and to the supervisor that replaces it when it was killed.
 
-The file is one line of JSON, replaced atomically. A supervisor without a path (``--attempts_file``) has none.
+The file is one line of JSON, replaced atomically. A supervisor without a path (``--attempts_file``) has none. The newest
+attempt is enough: the next supervisor starts none before its session with the lighthouse, in which it reports that end first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import signal
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from torchft_x.atomic_file import replace_file
 from torchft_x.json_values import from_json
-
-_KEPT = 8  # ended attempts that are listed
-
-
-class EndedAttempt(NamedTuple):
-    """Ended attempt whose end may not have been reported to the lighthouse."""
-
-    number: int
-    token: str
-    code: int  # exit code, or -signal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +26,9 @@ class AttemptsReport:
     number: int | None = None
     """Number of the newest attempt; None before the first."""
     token: str = ""
-    """Token of that attempt while it runs, otherwise ''."""
-    ends: tuple[EndedAttempt, ...] = ()
-    """Newest ended attempts, the oldest first. If the lighthouse was away, it may not know of their ends: after two deaths
-    of the supervisor in a row it would wait for the first attempt."""
-
-    def ended(self, code: int) -> AttemptsReport:
-        """Return the report after the end of the running attempt with this exit code or -signal."""
-        assert self.number is not None
-        ends = (*self.ends, EndedAttempt(self.number, self.token, code))
-        return replace(self, token="", ends=ends[-_KEPT:])
-
-    def inherited(self) -> AttemptsReport:
-        """Return the report for the next supervisor. An attempt that ran was killed with its supervisor."""
-        return self.ended(-signal.SIGKILL) if self.token and self.number is not None else self
+    """Token of that attempt."""
+    code: int | None = None
+    """Its exit code, or -signal. None while it runs; the next supervisor then knows that it was killed with this one."""
 
 
 def write(report: AttemptsReport, path: Path | None) -> None:

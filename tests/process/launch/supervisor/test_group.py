@@ -61,32 +61,32 @@ def test_its_attempts_go_on_from_the_number_that_the_lighthouse_tells(drive, mon
     assert "restart 1 of 2" in run.err.read_text()
 
 
-def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive, monkeypatch, tmp_path: Path) -> None:
-    """It began while the lighthouse was away, and was fenced when that was back: the script ends with 2."""
+def test_no_attempt_begins_without_a_session(drive, monkeypatch, tmp_path: Path) -> None:
+    """A supervisor that replaces a killed one while the lighthouse is away first reports what died with that one."""
     monkeypatch.setenv("TELL_NUMBER", "")
-    script = (
-        "import os, sys, time, pathlib; first = '\"number\": 0' in os.environ['TORCHFT_X_ATTEMPT']; "
-        f"go = pathlib.Path({str(tmp_path / 'go')!r})\n"
-        "while first and not go.exists(): time.sleep(0.01)\n"
-        "sys.exit(2 if first else 0)"
-    )
-    run = drive(script, number_timeout=0.1)
-    wait_for(lambda: run.reports("started"), what="the attempt with a guessed number")
+    attempts_file.write(AttemptsReport(number=6, token="a"), tmp_path / "attempts")
+    launcher = {"attempts_file": str(tmp_path / "attempts")}
+    run = drive("", find_timeout=0.1, launcher=launcher)
+    assert run.wait() == 1
+    assert [(r["kind"], r.get("code")) for r in run.reports()] == [("exited", -9), ("done", 1), ("closed", None)]
+    assert "No session with the lighthouse at http://127.0.0.1:" in run.reports("done")[0]["sentence"]
+
+    run = drive("", find_timeout=1000.0, launcher=launcher)
+    wait_for(lambda: run.reports("exited"), what="the report of the end")
     part = run.folder / "number.part"
-    part.write_text("4")
+    part.write_text("9")
     part.rename(run.folder / "number")
-    wait_for(lambda: run.reports("number"), what="the lighthouse's word")
-    (tmp_path / "go").touch()
     assert run.wait() == 0
-    assert [r["attempt"] for r in run.reports("started")] == [0, 4]
+    kinds = [(r["kind"], r.get("attempt")) for r in run.reports()[:4]]
+    assert kinds == [("exited", 6), ("number", None), ("started", 9), ("exited", 9)]
 
 
 def test_a_mistake_of_the_script_stays_one(drive, tmp_path: Path) -> None:
-    attempts_file.write(AttemptsReport(number=6), tmp_path / "attempts")
+    attempts_file.write(AttemptsReport(number=6, token="a", code=1), tmp_path / "attempts")
     run = drive("import sys; sys.exit(2)", launcher={"attempts_file": str(tmp_path / "attempts")})
     assert run.wait() == 1
     assert [r["attempt"] for r in run.reports("started")] == [7]
-    assert run.reports("exited")[0]["attempt"] == 7
+    assert [(r["attempt"], r["code"]) for r in run.reports("exited")] == [(6, 1), (7, 2)]
 
 
 def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> None:
@@ -129,7 +129,7 @@ def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
 ) -> None:
     """As the other nodes of a group are when one gives up, or its supervisor got a signal."""
     monkeypatch.setenv("TELL_NUMBER", "0" if while_it_runs else "")
-    run = drive(SLEEPER, number_timeout=1000.0, launcher={"no_restart_code": no_restart_code})
+    run = drive(SLEEPER, find_timeout=1000.0, launcher={"no_restart_code": no_restart_code})
     if while_it_runs:
         run.worker()
     wait_for(lambda: (run.folder / "stop").exists(), what="the start")
@@ -203,7 +203,7 @@ def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_th
     first.worker()
     started = first.reports("started")[0]
     report = attempts_file.read(reported)
-    assert (report.number, report.token) == (started["attempt"], started["attempt_token"])
+    assert (report.number, report.token, report.code) == (started["attempt"], started["attempt_token"], None)
     first.process.kill()
     first.process.wait()
 
@@ -216,9 +216,7 @@ def test_it_says_which_attempt_runs_and_the_next_supervisor_that_it_died_with_th
     report = attempts_file.read(reported)
     (again,) = second.reports("started")
     assert again["attempt"] == started["attempt"] + 1
-    assert (report.number, report.token) == (again["attempt"], "")
-    ends = [(started["attempt"], started["attempt_token"], -9), (again["attempt"], again["attempt_token"], 0)]
-    assert list(report.ends) == ends
+    assert (report.number, report.token, report.code) == (again["attempt"], again["attempt_token"], 0)
 
 
 def test_what_the_worker_left_running_ends_with_its_attempt(drive) -> None:
