@@ -19,8 +19,9 @@ from torchft_x.net import Address, parse_address
 
 PAGE = "page"
 """Name of the file with the address of the lighthouse's page."""
+LIGHTHOUSES = "lighthouses"
+"""Name of the folder of several lighthouses of a job."""
 _LIGHTHOUSE = "lighthouse"
-_SEVERAL = "lighthouses"
 _MODE = 0o755  # most permissive mode of the folders, under any umask
 _MOST = 4096  # bytes of a file that are read
 
@@ -32,7 +33,7 @@ def make_run_dir(run_dir: str | os.PathLike[str]) -> None:
 
 def folder_of_several(run_dir: Path) -> Path:
     """Return the folder of several lighthouses of a job, with an address file for each and their shared files."""
-    return run_dir / _SEVERAL
+    return run_dir / LIGHTHOUSES
 
 
 def make_folder_of_several(run_dir: Path) -> Path:
@@ -56,7 +57,7 @@ def read_address(file: Path) -> Address | None:
     """
     try:
         with open(file, "rb", opener=env.without_waiting) as f:
-            several = file.parent.name == _SEVERAL
+            several = file.parent.name == LIGHTHOUSES
             for folder in (file.parent.parent, file.parent) if several else (file.parent,):
                 _check(os.stat(folder), folder)
             _check(os.fstat(f.fileno()), file)

@@ -122,7 +122,7 @@ def _role(
     if facts:
         command, environ = _ours(kind, command, environ, run_dir)
     beside = None if lighthouse is None or kind != "trainer" else values.apply(lighthouse)
-    beside_command, beside_env = ([], {}) if beside is None else _lighthouse(beside, run_dir)
+    beside_command, beside_env = ([], {}) if beside is None else _lighthouse(beside, app_id, run_dir)
     sbatch, srun = options.words(cfg, kind)
     if facts and role.image and not cfg.get("container-image"):
         srun += [f"--container-image={role.image}"]
@@ -155,12 +155,12 @@ def _role(
     return RoleRequest(spec=spec, text=script.render(spec), arrays=tuple(arrays.values()))
 
 
-def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
+def _lighthouse(role: Role, app_id: str, run_dir: str) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of the lighthouse beside a group, one of several that share a lease, on any port."""
     command, environ = _ours("lighthouse", [role.entrypoint, *role.args], dict(role.env), run_dir)
     drop_option(command, "--index")
-    command += ["--bind", "[::]:0", "--groups_file", str(store.folder(run_dir) / "groups.json")]
-    return [*command, "--lease_dir", str(store.lease_folder(run_dir))], environ
+    command += ["--bind", "[::]:0", "--groups_file", str(store.groups_file(run_dir))]
+    return [*command, "--lease_dir", str(store.lease_folder(run_dir, app_id))], environ
 
 
 def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) -> tuple[list[str], dict[str, str]]:

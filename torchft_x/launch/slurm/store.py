@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchft_x.address_files import make_run_dir
+from torchft_x.address_files import LIGHTHOUSES, make_run_dir
 from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
@@ -42,6 +42,11 @@ def path_of(run_dir: str | Path) -> Path:
     return folder(run_dir) / "manifest.json"
 
 
+def groups_file(run_dir: str | Path) -> Path:
+    """Return the path of the lighthouse's list of the job's groups."""
+    return folder(run_dir) / "groups.json"
+
+
 def watcher_note(run_dir: str | Path) -> dict[str, Any]:
     """Return the watchers' note, with their memory of each part by its name (``parts``), or {} if it can't be read."""
     try:
@@ -56,9 +61,11 @@ def script(run_dir: str | Path, role: str) -> Path:
     return folder(run_dir) / f"{role}.sh"
 
 
-def lease_folder(run_dir: str | Path) -> Path:
-    """Return the folder of the lighthouses' lease and journal, through which a new one takes over as the only one."""
-    return folder(run_dir) / "lighthouse"
+def lease_folder(run_dir: str | Path, app: str) -> Path:
+    """Return the folder of the lease and the journal of a job's lighthouses.
+
+    Each job has its own, because the lease of one that has ended holds its verdict."""
+    return Path(run_dir, LIGHTHOUSES, app)
 
 
 def is_slurm_run(run_dir: str | Path) -> bool:
@@ -72,12 +79,20 @@ def read(run_dir: str | Path) -> Manifest:
 
 
 def create(manifest: Manifest) -> None:
-    """Write a new job's manifest, and create its folders. Raise `ConfigError` if the run directory can't be written."""
+    """Write a new job's manifest, and create its folders, without the state of an earlier job in the run directory.
+
+    Raise `ConfigError` if the run directory can't be written."""
+    ours = folder(manifest.run_dir)
     try:
         make_run_dir(manifest.run_dir)
-        folder(manifest.run_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+        ours.mkdir(parents=True, exist_ok=True, mode=0o700)
         Path(manifest.log_dir).mkdir(parents=True, exist_ok=True)
+        leases = lease_folder(manifest.run_dir, manifest.app)
+        make_run_dir(leases.parent)
+        make_run_dir(leases)
         with _locked(manifest.run_dir):
+            for path in (groups_file(manifest.run_dir), ours / WATCHER, *(ours / UNHEALTHY).glob("*")):
+                path.unlink(missing_ok=True)
             replace(path_of(manifest.run_dir), json.dumps(to_json(manifest), indent=1))
     except OSError as e:
         raise ConfigError(f"the run directory {manifest.run_dir} can't be written ({e.strerror}).") from None
@@ -112,13 +127,13 @@ def tell_groups(manifest: Manifest, lost: Mapping[str, str] = {}, back: Collecti
             for group, why in known.items()
             if group in wanted and (group in lost or group not in back)
         )
-        replace(folder(manifest.run_dir) / "groups.json", render(GroupsChanged(wanted, ended)))
+        replace(groups_file(manifest.run_dir), render(GroupsChanged(wanted, ended)))
 
 
 def lost_groups(run_dir: str | Path) -> dict[str, str]:
     """Return the lost groups that were reported to the lighthouse, each with the reason; none if there is no such report."""
     try:
-        return {end.group: end.sentence for end in parse((folder(run_dir) / "groups.json").read_text("utf-8")).ended}
+        return {end.group: end.sentence for end in parse(groups_file(run_dir).read_text("utf-8")).ended}
     except (OSError, UnicodeDecodeError, ConfigError):
         return {}
 

@@ -64,7 +64,6 @@ def _prepare(request: Request) -> None:
     manifest = request.manifest
     store.create(manifest)
     try:
-        store.lease_folder(manifest.run_dir).mkdir(exist_ok=True)
         for role in request.roles:
             store.replace(store.script(manifest.run_dir, role.spec.role), role.text)
         if manifest.groups:

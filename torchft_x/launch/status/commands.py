@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 usage error, 3 no lighthouse of the run serves.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
@@ -14,10 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from torchft_x.address_files import folder_of_several
+from torchft_x.address_files import LIGHTHOUSES
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
-from torchft_x.launch.slurm.store import lease_folder
 from torchft_x.launch.status import lines
 from torchft_x.launch.status.find import NobodyServesError, Run, find
 from torchft_x.observe.events import last_event, last_events
@@ -182,17 +182,13 @@ def _lighthouse(run_dir: Path, now: float) -> str:
     """Return what became of the last lighthouse, by its lease, else by its last event. '' if there is neither."""
     from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
-    for folder in (lease_folder(run_dir), folder_of_several(run_dir)):
-        lease = LeaseDirectory(folder / "lease")
-        try:
-            age, entry = (
-                lines.seconds(now - lease.folder.stat().st_mtime),
-                lease.read(),
-            )  # a renewal is a rename in there
-        except OSError:
-            continue
+    with contextlib.suppress(OSError, ValueError):
+        # A renewal is a rename in the folder. Each job has its own.
+        renewed, folder = max((path.stat().st_mtime, path) for path in (run_dir / LIGHTHOUSES).glob("**/lease"))
+        lease = LeaseDirectory(folder)
+        entry = lease.read()
         if entry is not None and entry.epoch:
-            how = "was renewed last" if entry.owner else "was given back"
+            how, age = "was renewed last" if entry.owner else "was given back", lines.seconds(now - renewed)
             return f"The lease of the lighthouse at {lease.note(entry) or '?'} (epoch {entry.epoch}) {how} {age} ago."
     last = last_event(run_dir, "lighthouse")
     return f"The lighthouse's last event is {last.get('event')}, {_when(last, now)}." if last else ""

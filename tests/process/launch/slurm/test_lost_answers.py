@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from torchft_x.__main__ import main
 from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.job.health import UNHEALTHY
 from torchft_x.launch.job.index import Index
 from torchft_x.launch.slurm import commands, store
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.rules.manifest import SUBMITTING
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest
 from torchft_x.launch.slurm.status import StatusReader
-from torchft_x.launch.slurm.submit import cancel, launch
+from torchft_x.launch.slurm.submit import cancel, launch, read_script
 from torchft_x.launch.slurm.watch.script_commands import end_app
 from torchft_x.observe.events import EventLog
-from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 
 SCRIPT = Path(__file__).parents[4] / "scripts/train_ddp.py"
 # what sbatch reads, as rows of squeue that have just been queued
@@ -66,10 +68,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(tmp_path / "bin", monkeypatch)
 
 
-def request(tmp_path: Path, sizes: tuple[int, ...] = (1, 1), **cfg: Any) -> Request:
+def request(tmp_path: Path, sizes: tuple[int, ...] = (1, 1), app_id: str = "ddp-x", **cfg: Any) -> Request:
     run_dir = str(tmp_path / "run")
     app = ft_app(str(SCRIPT), replicas=2, workers_by_group=sizes, run_dir=run_dir)
-    return build(app, cfg, app_id="ddp-x", run_dir=run_dir)
+    return build(app, cfg, app_id=app_id, run_dir=run_dir)
 
 
 def test_ids_of_a_cluster_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
@@ -184,8 +186,7 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
 def test_the_verdict_is_written_down_once_and_what_is_queued_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     """A lighthouse that was told to end, by scancel or a requeue, has given none."""
     run_dir = str(tmp_path / "run")
-    launch(request(tmp_path), Controller())
-    register = open_lease(store.lease_folder(run_dir) / "lease")
+    register = _register(launch(request(tmp_path), Controller()))
     held = LeaseEntry(1, 0, "aa")
     events = EventLog(run_dir, "lighthouse")
     events.emit("exit", code=0, reason="All 2 groups have finished.")
@@ -227,3 +228,29 @@ def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Clu
     cancel(run_dir, Controller())
     assert main(["slurm-again", run_dir, "trainer", "0", "3_0", "0"]) == 0  # not once more
     assert store.read(run_dir).jobs == ("3_0", "4_1")
+
+
+def test_a_job_in_the_run_directory_of_one_that_has_ended_takes_nothing_over(cluster: Cluster, tmp_path: Path) -> None:
+    """It found the verdict of the first one in the lease, and ended at once; and its lost groups and bad nodes."""
+    run_dir = str(tmp_path / "run")
+    first = launch(request(tmp_path), Controller())
+    register = _register(first)
+    assert register.swap(register.read(), LeaseEntry(1, 0, "aa", verdict=1))
+    store.tell_groups(first, {"1": "no host is left for it"})
+    (store.folder(run_dir) / UNHEALTHY).mkdir()
+    (store.folder(run_dir) / UNHEALTHY / "n1").write_text("3_1-r0 the disk is full\n")
+    (store.folder(run_dir) / store.WATCHER).write_text('{"parts": {}}')
+    end_app(run_dir, "3_0", Controller())
+    assert store.read(run_dir).outcome == 1
+
+    second = launch(request(tmp_path, app_id="ddp-y"), Controller())
+    assert _register(second).read() == LeaseEntry(0)
+    assert store.lost_groups(run_dir) == store.unhealthy(run_dir) == store.watcher_note(run_dir) == {}
+    end_app(run_dir, "4_0", Controller())
+    assert store.read(run_dir).outcome is None
+
+
+def _register(manifest: Manifest) -> LeaseDirectory:
+    """The lease of the lighthouses that the groups' batch script starts."""
+    words = shlex.split(read_script(manifest.groups[0].script), comments=True)
+    return open_lease(Path(words[words.index("--lease_dir") + 1]) / "lease")

@@ -93,13 +93,14 @@ def end_app(run_dir: str, me: str, controller: Controller) -> None:
     Each batch script with a lighthouse calls this with its own job id as `me`. Only the first one acts, because several would
     wait for each other. Raise `SlurmError`, `UnreadableError`, `ConfigError` or `OSError`.
     """
-    if store.read(run_dir).cancelled:
+    manifest = store.read(run_dir)
+    if manifest.cancelled:
         # After the end of the lighthouse: one that takes over meanwhile reports its start. Its end by a signal is no outcome.
         events = EventLog(run_dir, "lighthouse")
         events.emit("exit", code=128 + signal.SIGTERM, reason="it was cancelled")
         events.close()
         return
-    entry = LeaseDirectory(store.lease_folder(run_dir) / "lease").read()
+    entry = LeaseDirectory(store.lease_folder(run_dir, manifest.app) / "lease").read()
     if entry is None or entry.verdict is None:
         return  # this lighthouse was stopped, and another one serves
     end_event = last_event(run_dir, "lighthouse", "exit") or {}
