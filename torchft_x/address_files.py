@@ -1,8 +1,8 @@
 """Address files of a run directory, for all programs that send the run's token to such an address.
 
-A user who can change or replace one of these files receives the token. A file is therefore accepted only if it and its
-folders belong to this user or root, and no other user may write them. The folders above the run directory and access
-control lists are not checked.
+A user who can change or replace one of these files receives the token. A file is therefore accepted only if it and the
+run directory belong to this user or root, and no other user may write them. The folders above it and access control
+lists are not checked.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, parse_address
 
-PAGE = "page"
-"""Name of the file with the address of the lighthouse's page."""
+LIGHTHOUSE, PAGE = "lighthouse", "page"
+"""Names of the files with the address of the lighthouse that serves, and with that of its page."""
 LIGHTHOUSES = "lighthouses"
-"""Name of the folder of several lighthouses of a job."""
-_LIGHTHOUSE = "lighthouse"
+"""Name of the folder of several lighthouses, with a folder for each job, which holds their lease and journal."""
 _MODE = 0o755  # most permissive mode of the folders, under any umask
 _MOST = 4096  # bytes of a file that are read
 
@@ -31,25 +30,6 @@ def make_run_dir(run_dir: str | os.PathLike[str]) -> None:
     Path(run_dir).mkdir(parents=True, exist_ok=True, mode=_MODE)
 
 
-def folder_of_several(run_dir: Path) -> Path:
-    """Return the folder of several lighthouses of a job, with an address file for each and their shared files."""
-    return run_dir / LIGHTHOUSES
-
-
-def make_folder_of_several(run_dir: Path) -> Path:
-    """Create the folder of several lighthouses and return it. Raise OSError."""
-    make_run_dir(run_dir)
-    folder_of_several(run_dir).mkdir(exist_ok=True, mode=_MODE)
-    return folder_of_several(run_dir)
-
-
-def lighthouse_files(run_dir: Path) -> list[Path]:
-    """Return the address files of a run's lighthouses, by index. They need not exist yet. Raise OSError."""
-    folder = folder_of_several(run_dir)
-    names = sorted((f.name for f in folder.iterdir() if f.name.isdigit()), key=int) if folder.is_dir() else []
-    return [folder / name for name in names] or [run_dir / _LIGHTHOUSE]
-
-
 def read_address(file: Path) -> Address | None:
     """Return the address in a file of a run directory, or None if there is none yet. An https:// address turns TLS on.
 
@@ -57,9 +37,7 @@ def read_address(file: Path) -> Address | None:
     """
     try:
         with open(file, "rb", opener=env.without_waiting) as f:
-            several = file.parent.name == LIGHTHOUSES
-            for folder in (file.parent.parent, file.parent) if several else (file.parent,):
-                _check(os.stat(folder), folder)
+            _check(os.stat(file.parent), file.parent)
             _check(os.fstat(f.fileno()), file)
             text = f.read(_MOST).decode("utf-8", "replace").strip()
     except FileNotFoundError:

@@ -35,12 +35,5 @@ def set_option(words: list[str], name: str, value: str) -> None:
         words[_end(words) : _end(words)] = [name, value]
 
 
-def drop_option(words: list[str], name: str) -> None:
-    """Remove an option and its value, if it is there."""
-    if name in words[: _end(words)]:
-        at = words.index(name)
-        del words[at : at + 2]
-
-
 def _end(words: list[str]) -> int:
     return words.index("--") if "--" in words else len(words)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchft_x.address_files import lighthouse_files, make_folder_of_several, make_run_dir, read_address
+from torchft_x.address_files import make_run_dir, read_address
 from torchft_x.errors import AddressError, ConfigError
 from torchft_x.net import Address
 
@@ -98,34 +98,19 @@ def test_another_group_may_not(file: Path, which: str, group: int, monkeypatch: 
         read_address(file)
 
 
-@pytest.mark.parametrize("which", ["run", "lighthouses", "0"])
-def test_all_on_the_way_to_one_of_several_is_looked_at(tmp_path: Path, which: str) -> None:
-    folder = make_folder_of_several(tmp_path / "run")
-    for name in ("10", "0", "begun-x"):
-        (folder / name).write_text(ADDRESS.url)
-    assert lighthouse_files(tmp_path / "run") == [folder / "0", folder / "10"]
-    assert read_address(folder / "0") == ADDRESS
-    bad = {"run": tmp_path / "run", "lighthouses": folder, "0": folder / "0"}[which]
-    bad.chmod(0o777)
-    with pytest.raises(ConfigError, match=f"chmod go-w {bad}, "):
-        read_address(folder / "0")
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
 def test_what_we_make_is_believed_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        make_folder_of_several(tmp_path / "runs/1")
+        make_run_dir(tmp_path / "runs/1")
     finally:
         os.umask(before)
-    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "runs/1", tmp_path / "runs/1/lighthouses")]
-    assert modes == [0o755 & ~umask] * 2
+    assert (tmp_path / "runs/1").stat().st_mode & 0o777 == 0o755 & ~umask
 
 
 def test_without_an_address(tmp_path: Path) -> None:
     file = tmp_path / "lighthouse"
     tmp_path.chmod(0o777)  # such as a pod's own volume, in which another pod's lighthouse is looked for
-    assert lighthouse_files(tmp_path) == [file]
     assert read_address(file) is None
     tmp_path.chmod(0o700)
     file.write_text(" \n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.arguments import drop_option, option, set_option
+from torchft_x.arguments import option, set_option
 
 
 def test_options_are_set_before_the_script() -> None:
@@ -12,7 +12,4 @@ def test_options_are_set_before_the_script() -> None:
     set_option(words, "--alive", "/a")
     assert words == ["supervise", "--groups", "3", "--alive", "/a", *script]
     assert (option(words, "--groups"), option(words, "x.py")) == ("3", None)
-    drop_option(words, "--groups")
-    drop_option(words, "--groups")
-    assert words == ["supervise", "--alive", "/a", *script]
     assert option(["--bind", "a", "--bind=b"], "--bind") == "b"

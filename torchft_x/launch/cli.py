@@ -65,7 +65,6 @@ def _parser() -> argparse.ArgumentParser:
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
-    parser.add_argument("--lighthouses", type=int, default=1, metavar="N", help="number of the job's own lighthouses")
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     add_launcher_options(parser)
 
@@ -186,7 +185,7 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that all supervisors take from the common options and the environment."""
     local, given = env.is_local_job(), env.read(env.LIGHTHOUSE)
     find_timeout = (TIMING.find_given if given else TIMING.find_local) if local else _FIND_REMOTE
-    fields = {"run_dir": args.run_dir, "lighthouse": given, "lighthouses": args.lighthouses, "local": local}
+    fields = {"run_dir": args.run_dir, "lighthouse": given, "local": local}
     return {**fields, "launcher": launcher_options(args), "find_timeout": find_timeout}
 
 

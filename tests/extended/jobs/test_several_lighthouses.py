@@ -15,6 +15,7 @@ from tests.journeys.jobs import SMALL, TRIAL, gone, running, torchx_ddp
 from tests.journeys.test_kills import script
 from tests.journeys.test_lighthouse_dies import furthest
 from torchft_x.launch.process import process_tree
+from torchft_x.net import parse_address
 from torchft_x.observe.processes import job_processes
 
 pytestmark = [pytest.mark.timeout(400)]
@@ -26,11 +27,12 @@ def command(run_dir: Path, *script_args: str) -> list[str]:
     return words
 
 
-def role(run_dir: Path, index: int) -> list[int]:
-    """The processes of a lighthouse: the role's own, and those it has started."""
-    flags = f"--index\0{index}\0"
-    roles = [pid for pid in job_processes(run_dir) if flags in _cmdline(pid)]
-    return [*roles, *(pid for parent in roles for pid in process_tree.descendants(parent))]
+def role(run_dir: Path, address: str) -> list[int]:
+    """The processes of the lighthouse at this address: the role's own, and those it has started."""
+    bind = f":{parse_address(address).port}\0"
+    roles = [pid for pid in job_processes(run_dir) if "\0lighthouse\0" in _cmdline(pid)]
+    families = ([pid, *process_tree.descendants(pid)] for pid in roles)
+    return next(family for family in families if any(bind in _cmdline(pid) for pid in family))
 
 
 def _cmdline(pid: int) -> str:
@@ -40,32 +42,23 @@ def _cmdline(pid: int) -> str:
         return ""
 
 
-def holder(run_dir: Path) -> int:
-    """The index of the lighthouse that serves."""
-    (lease,) = (run_dir / "lighthouses" / "lease").iterdir()
-    served = lease.read_text().strip()
-    (index,) = (p for p in (0, 1) if (run_dir / "lighthouses" / str(p)).read_text().strip() == served)
-    return index
-
-
-def has_moved(run_dir: Path, index: int) -> bool:
-    try:
-        return holder(run_dir) == index
-    except (OSError, ValueError):  # in the middle of a change
-        return False
+def serving(run_dir: Path) -> str:
+    """The address of the lighthouse that serves."""
+    return (run_dir / "lighthouse").read_text().strip()
 
 
 def test_the_lighthouse_that_serves_is_lost_for_good_and_the_job_goes_on_to_its_end(tmp_path: Path) -> None:
     run_dir, steps = tmp_path / "run", 700
     with running(command(run_dir, "--steps", str(steps)), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 90)
-        index = holder(run_dir)
-        process_tree.send(role(run_dir, index), signal.SIGKILL)
+        first = serving(run_dir)
+        process_tree.send(role(run_dir, first), signal.SIGKILL)
         code = job.wait(150)
         said = job.output()
         gone(run_dir, 10)
     assert code == 1, "a process of the job was lost: that needs a look"
-    assert f"The lighthouse at {(run_dir / 'lighthouses' / str(1 - index)).read_text().strip()} is there" in said
+    assert serving(run_dir) != first
+    assert f"The lighthouse at {serving(run_dir)} is there" in said
     assert "All 2 groups finished." in said
     attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
     assert sorted(attempts) == ["0", "1"], "a trainer has died"
@@ -76,14 +69,14 @@ def test_the_lighthouse_that_serves_is_lost_for_good_and_the_job_goes_on_to_its_
 def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) -> None:
     """SIGSTOP, and SIGCONT when the groups have moved and the standby has issued: it ends, and stands by."""
     run_dir, dumps = tmp_path / "run", tmp_path / "dumps"
-    journals = lambda: sorted(p.name for p in (run_dir / "lighthouses").glob("journal.*"))  # noqa: E731
+    journals = lambda: sorted(p.name for p in (run_dir / "lighthouses").glob("*/journal.*"))  # noqa: E731
     words = command(run_dir, "--steps", "100000", "--dump-params", str(dumps))
     with running(words, tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 90)
-        index = holder(run_dir)
-        server = max(pid for pid in role(run_dir, index) if "rpc.lighthouse.main" in _cmdline(pid))
+        first = serving(run_dir)
+        server = max(pid for pid in role(run_dir, first) if "rpc.lighthouse.main" in _cmdline(pid))
         process_tree.send([server], signal.SIGSTOP)
-        job.wait_for(lambda: has_moved(run_dir, 1 - index), 60, "the standby to serve")
+        job.wait_for(lambda: serving(run_dir) != first, 60, "the standby to serve")
         os.kill(job.worker("1"), signal.SIGKILL)  # so that the standby must issue a quorum
         killed = time.time()
 
@@ -92,14 +85,14 @@ def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) ->
             return any(e["participants"] == 2 for e in made)
 
         job.wait_for(back, 90, "both groups to train at the standby")
-        before = journals()
+        before, second = journals(), serving(run_dir)
         assert before
         process_tree.send([server], signal.SIGCONT)
         job.wait_for(lambda: "This lighthouse ends: " in job.output(), 60, "the first lighthouse to end")
         goal = furthest(job) + 40
         job.wait_for(lambda: furthest(job) >= goal, 60, "the groups to go on at the standby")
         assert journals() == before
-        assert holder(run_dir) == 1 - index
+        assert serving(run_dir) == second
         attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
         assert sorted(attempts) == ["0", "1", "1"]
         job.process.send_signal(signal.SIGINT)

@@ -53,7 +53,7 @@ def script(
             "entrypoint": command[0],
             "args": command[1:],
             "env": {
-                "TORCHFT_X_LIGHTHOUSE_AT": "${rank0_env}:30123",
+                **({"TORCHFT_X_LIGHTHOUSE_AT": "${rank0_env}:30123"} if lighthouses == 1 else {}),
                 "KIND": kind,
                 "ID": "${replica_id}",
                 **(env or {}),

@@ -57,7 +57,7 @@ def make_app(
     own = "lighthouse" in kinds and "trainer" in kinds
     variables = {
         env.RUN_DIR: run_dir,
-        **({env.LIGHTHOUSE_AT: "${rank0_env}:30123"} if own else {}),
+        **({env.LIGHTHOUSE_AT: "${rank0_env}:30123"} if own and lighthouses == 1 else {}),
         **(variables or {}),
     }
     common = ["-m", "torchft_x"]
@@ -70,7 +70,7 @@ def make_app(
     }
     if own:
         args["lighthouse"] += ["--job_groups", ",".join(str(g) for g in range(groups))]
-        args["lighthouse"] += ["--index", "${replica_id}"] if lighthouses > 1 else []
+        args["lighthouse"] += ["--lease_dir", f"{run_dir}/lighthouses/${{app_id}}"] if lighthouses > 1 else []
     elif "lighthouse" in kinds:
         args["lighthouse"] += ["--bind", "[::]:29510"]
     roles = [

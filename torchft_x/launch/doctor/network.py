@@ -11,7 +11,7 @@ from typing import Any
 
 from torchft_x import env, net, tls
 from torchft_x._version import __version__
-from torchft_x.address_files import lighthouse_files, read_address
+from torchft_x.address_files import LIGHTHOUSE, read_address
 from torchft_x.errors import AddressError, StrangerError, TokenError, TorchftXError
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 from torchft_x.launch.supervisor.locate import first_host
@@ -133,10 +133,10 @@ def _expected(case: Case) -> tuple[str | None, str]:
 
 def _address_in(run_dir: Path) -> str | None:
     try:
-        found = [read_address(file) for file in lighthouse_files(run_dir)]
+        found = read_address(run_dir / LIGHTHOUSE)
     except OSError:
         return None
-    return ",".join(address.url for address in found if address is not None) or None
+    return None if found is None else found.url
 
 
 def _token(case: Case) -> str | None:

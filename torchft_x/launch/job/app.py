@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torchx import specs
 
 from torchft_x import env
+from torchft_x.address_files import LIGHTHOUSES
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob, FtLighthouse
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
@@ -67,7 +68,9 @@ def _lighthouse(job: FtJob) -> FtRole:
     """Return the lighthouse's role. Its address is added at its start: only there is known whether it has its own host."""
     groups = ",".join(str(g) for g in range(job.replicas))
     args = ["-m", "torchft_x", "lighthouse", "--min_replicas", str(job.min_replicas)]
-    args += ["--index", "${replica_id}"] if job.lighthouses > 1 else []
+    # A job's own folder: the lease of one that has ended holds its verdict.
+    lease_dir = f"{job.run_dir}/{LIGHTHOUSES}/{specs.macros.app_id}"
+    args += ["--lease_dir", lease_dir] if job.lighthouses > 1 else []
     args += ["--job_groups", groups, "--job_min_replicas", str(job.min_replicas), "--run_dir", job.run_dir]
     return FtRole(
         name="lighthouse",
@@ -91,7 +94,7 @@ def _trainer(job: FtJob) -> FtRole:
     args += ["--groups", str(job.replicas), "--workers"]
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
-    args += [*_lighthouses(job), *(["--own_gpus"] if job.resource.gpu > 0 else [])]
+    args += ["--own_gpus"] if job.resource.gpu > 0 else []
     args += ["--health", _as_given(job.health)] if job.health else []
     program = ("-m", job.module) if job.module else (job.script,)
     args += ["--", *map(_as_given, (*program, *job.script_args))]
@@ -112,7 +115,7 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
     name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # so that each replica has its own logs
     args = ["-m", "torchft_x", "accompany", "--name", name, "--run_dir", job.run_dir]
     python = "python" if role.image else job.python
-    args += [*_lighthouses(job), "--no_restart_code", "0"]  # an extra role never decides the job's outcome
+    args += ["--no_restart_code", "0"]  # an extra role never decides the job's outcome
     args += ["--max_restarts", str(role.max_restarts), "--", *map(_as_given, role.words(python))]
     return FtRole(
         name=role.name,
@@ -125,10 +128,6 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
         mounts=list(job.mounts),
         ft=dataclasses.replace(_facts(job, "sidecar"), max_restarts=role.max_restarts),
     )
-
-
-def _lighthouses(job: FtJob) -> list[str]:
-    return ["--lighthouses", str(job.lighthouses)] if job.lighthouses > 1 else []
 
 
 def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "sidecar"]) -> RoleFacts:
@@ -169,7 +168,7 @@ def _env(job: FtJob) -> dict[str, str]:
         out[env.TOKEN_FILE] = job.token_file
     if job.lighthouse:
         out[env.LIGHTHOUSE] = ",".join(job.lighthouse)
-    else:
+    elif job.lighthouses == 1:  # else only the address file names the one that serves
         out[env.LIGHTHOUSE_AT] = f"${{rank0_env}}:{job.lighthouse_port}"
     return out
 

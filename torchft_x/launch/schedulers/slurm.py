@@ -36,7 +36,7 @@ def adjust(role: FtRole, info: Any) -> Any:
         _check_script(role.args, job_dir)
     for replica in replicas:
         _let_others_live(replica)
-        _bind_free_port(replica, role.ft.kind)
+        _bind_free_port(replica, role)
         _pass_environment(replica)
     if role.ft.kind == "trainer" and role.ft.own_lighthouse:
         if role.ft.lighthouses > len(replicas):
@@ -101,9 +101,10 @@ def _let_others_live(replica: Any) -> None:
         replica.srun_opts["cpus-per-task"] = replica.sbatch_opts["cpus-per-task"]
 
 
-def _bind_free_port(replica: Any, kind: str) -> None:
+def _bind_free_port(replica: Any, role: FtRole) -> None:
     """Let the lighthouse take a free port, and the others find it by its file: a fixed port may be another job's."""
-    if replica.env.pop(env.LIGHTHOUSE_AT, None) is not None and kind == "lighthouse":
+    replica.env.pop(env.LIGHTHOUSE_AT, None)
+    if role.ft.kind == "lighthouse" and role.ft.own_lighthouse:
         set_option(replica.args, "--bind", "[::]:0")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torchx.specs import AppDef, Role, macros
 
 from torchft_x import env
-from torchft_x.arguments import drop_option, set_option
+from torchft_x.arguments import set_option
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
@@ -158,16 +158,14 @@ def _role(
 def _lighthouse(role: Role, app_id: str, run_dir: str) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of the lighthouse beside a group, one of several that share a lease, on any port."""
     command, environ = _ours("lighthouse", [role.entrypoint, *role.args], dict(role.env), run_dir)
-    drop_option(command, "--index")
-    command += ["--bind", "[::]:0", "--groups_file", str(store.groups_file(run_dir))]
-    return [*command, "--lease_dir", str(store.lease_folder(run_dir, app_id))], environ
+    set_option(command, "--lease_dir", str(store.lease_folder(run_dir, app_id)))
+    return [*command, "--bind", "[::]:0", "--groups_file", str(store.groups_file(run_dir))], environ
 
 
 def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of our own role, whose processes the watcher and the batch script restart."""
     command = list(command)
     environ.pop(env.LIGHTHOUSE_AT, None)  # the lighthouse's address is in the run directory, which all nodes share
-    drop_option(command, "--lighthouses")
     if env.RUN_DIR in environ:
         environ[env.RUN_DIR] = run_dir
     if kind == "trainer":

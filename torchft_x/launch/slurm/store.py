@@ -87,9 +87,6 @@ def create(manifest: Manifest) -> None:
         make_run_dir(manifest.run_dir)
         ours.mkdir(parents=True, exist_ok=True, mode=0o700)
         Path(manifest.log_dir).mkdir(parents=True, exist_ok=True)
-        leases = lease_folder(manifest.run_dir, manifest.app)
-        make_run_dir(leases.parent)
-        make_run_dir(leases)
         with _locked(manifest.run_dir):
             for path in (groups_file(manifest.run_dir), ours / WATCHER, *(ours / UNHEALTHY).glob("*")):
                 path.unlink(missing_ok=True)

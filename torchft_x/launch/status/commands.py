@@ -184,7 +184,7 @@ def _lighthouse(run_dir: Path, now: float) -> str:
 
     with contextlib.suppress(OSError, ValueError):
         # A renewal is a rename in the folder. Each job has its own.
-        renewed, folder = max((path.stat().st_mtime, path) for path in (run_dir / LIGHTHOUSES).glob("**/lease"))
+        renewed, folder = max((path.stat().st_mtime, path) for path in (run_dir / LIGHTHOUSES).glob("*/lease"))
         lease = LeaseDirectory(folder)
         entry = lease.read()
         if entry is not None and entry.epoch:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchft_x import env, tls
-from torchft_x.address_files import lighthouse_files, read_address
+from torchft_x.address_files import LIGHTHOUSE, read_address
 from torchft_x.errors import AddressError, ConfigError, UnreachableError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.net import Address, parse_addresses
@@ -24,7 +24,7 @@ from torchft_x.timing import CONNECT
 if TYPE_CHECKING:
     from torchft_x.launch.kubernetes.remote import Remote
 
-_OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
+_OF_A_RUN = ("events", LIGHTHOUSE, "token")  # a run directory has one of these
 
 
 class NobodyServesError(UnreachableError):
@@ -65,8 +65,7 @@ def find(given: str | None, token_file: str | None = None) -> Run:
         there = run_dir.is_dir() and any((run_dir / name).exists() for name in _OF_A_RUN)
         last = last_event(run_dir, "lighthouse") if there else None
         ended = last if last and last.get("event") == "exit" else None
-        files = lighthouse_files(run_dir) if there and ended is None else ()
-        addresses = tuple(address for file in files if (address := read_address(file)) is not None)
+        address = read_address(run_dir / LIGHTHOUSE) if there and ended is None else None
     except OSError as e:  # another user's
         raise ConfigError(f"The run directory {run_dir} can't be read ({e.strerror}).") from None
     if not there:
@@ -74,6 +73,7 @@ def find(given: str | None, token_file: str | None = None) -> Run:
         raise ConfigError(f"{run_dir} is no run directory: {why}. `torchx run` prints it first; or name an address.")
     if ended is not None:
         return Run(f"the run in {run_dir}", run_dir, ended=ended)
+    addresses = () if address is None else (address,)
     return _answering(f"the run in {run_dir}", run_dir, addresses, _token(token_file, run_dir))
 
 

@@ -128,7 +128,7 @@ class BaseSupervisor:
     def _find_lighthouse(self) -> Stop | None:
         """Connect to the lighthouse, or return a request to stop. Raise `ConfigError` after `find_timeout` seconds."""
         config = self.config
-        locator = Locator(config.run_dir, config.lighthouse, self._environ, config.lighthouses)
+        locator = Locator(config.run_dir, config.lighthouse, self._environ)
         began = time.monotonic()
         told = False
         while self._stops.first is None:

@@ -65,8 +65,6 @@ class BaseConfig:
     """Directory shared by the job. With None no files are written, and the lighthouse's address must be given."""
     lighthouse: str | None = None
     """Address of a lighthouse outside the job; None for the one named in the run directory."""
-    lighthouses: int = 1
-    """Number of the job's own lighthouses."""
     launcher: LauncherOptions = LauncherOptions()
     rules: RestartRules = RestartRules()
     """Restart budget and back-off."""

@@ -9,14 +9,13 @@ Apart from these and from requests to stop, only too many deaths end this proces
 
 In a run directory `complete` makes ``token`` (0600, an existing one is kept), and then the server writes its address to
 ``lighthouse``. The token is therefore readable as soon as the address is. ``lighthouse.state`` is the journal from which
-the next lighthouse in that directory recovers. If a job has several lighthouses, each writes its address to ``lighthouses/``,
-in a file named after its ``--index``. They share that directory's lease, and the journal of the lighthouse that serves.
+the next lighthouse in that directory recovers. Several lighthouses of a job share a lease and a journal below ``lighthouses/``
+(``--lease_dir``) instead, and the one that serves writes its address.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import importlib.metadata
 import os
 import secrets
@@ -31,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchft_x import env, last_words, log_lines, net
-from torchft_x.address_files import folder_of_several, make_folder_of_several, make_run_dir
+from torchft_x.address_files import LIGHTHOUSE, make_run_dir
 from torchft_x.arguments import option
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.run_claim import RunClaim
@@ -51,7 +50,6 @@ _USAGE = 2  # final for the first child, as the arguments stay the same; from a 
 _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default
 _PORT = 29510  # torchft's default
-_BEGUN = "begun-"  # followed by a hash of the job: a directory, because making one is atomic
 
 
 class LighthouseSupervisor:
@@ -233,8 +231,8 @@ def make_token(run_dir: Path) -> Path:
     Raise `ConfigError` if the directory can't be written.
     """
     path = run_dir / "token"
+    _make(run_dir)
     try:
-        make_run_dir(run_dir)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         deadline = time.monotonic() + PATIENCE
@@ -251,19 +249,16 @@ def make_token(run_dir: Path) -> Path:
 def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     """Return the server's flags, completed with the role's. A flag that is given keeps its value."""
     added: list[str] = []
-    address_file = run_dir / "lighthouse"
-    if "--index" in argv:
-        at = argv.index("--index")
-        address_file, argv = folder_of_several(run_dir) / argv[at + 1], [*argv[:at], *argv[at + 2 :]]
-        claim_folder(run_dir, _job())
-        added += ["--lease_dir", str(folder_of_several(run_dir))]
+    if "--lease_dir" in argv and "--job_groups" in argv:  # the job's own: a new one for each job
+        folder = Path(argv[argv.index("--lease_dir") + 1])
+        _make(run_dir, folder.parent, folder)
     if "--bind" not in argv:  # a local job shares its host's ports with other jobs
         _, expected = env.read_lighthouse_at() or ("", _PORT)
         added += ["--bind", f"[::]:{0 if local else expected}"]
     if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
-        added += ["--address_file", str(address_file)]
+        added += ["--address_file", str(run_dir / LIGHTHOUSE)]
     if not {"--state_file", "--lease_dir"} & {*argv, *added}:
         added += ["--state_file", str(run_dir / "lighthouse.state")]
     given = env.read(env.ADVERTISE_HOST) or env.read(env.ADVERTISE_INTERFACE)
@@ -272,25 +267,10 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     return [*argv, *added]
 
 
-def claim_folder(run_dir: Path, job: str) -> None:
-    """Claim the lighthouses' directory for this job. Raise `ConfigError` if another job has it, or on write errors."""
-    mark = folder_of_several(run_dir) / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+def _make(*folders: Path) -> None:
+    """Create folders of the run directory, each in the one before. Raise `ConfigError`."""
     try:
-        folder = make_folder_of_several(run_dir)
-        started = [path.name for path in folder.iterdir() if path.name.startswith(_BEGUN)]
-        if any(name != mark.name for name in started):
-            raise ConfigError(
-                f"Another job with several lighthouses has begun in the run directory {run_dir}, and what they wrote there "
-                "is not this one's: name another --run_dir."
-            )
-        mark.mkdir(exist_ok=True)
+        for folder in folders:
+            make_run_dir(folder)
     except OSError as e:
-        raise ConfigError(f"The run directory {run_dir} can't be written ({e.strerror}); see --run_dir.") from None
-
-
-def _job() -> str:
-    """Return a name that tells this job from others with the same run directory. It survives a restart of the process."""
-    handle = env.read(env.TORCHX_JOB_ID) or ""
-    if handle.startswith("slurm_ft:"):  # each lighthouse is a Slurm job of its own, and only this job has the handle
-        return handle
-    return f"{handle} {env.read(env.SLURM_JOB_ID) or ''}"
+        raise ConfigError(f"The run directory {folders[0]} can't be written ({e.strerror}); see --run_dir.") from None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchft_x import env, tls
-from torchft_x.address_files import folder_of_several, read_address
+from torchft_x.address_files import LIGHTHOUSE, read_address
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address, check_any_resolvable, parse_addresses
 from torchft_x.timing import CONNECT
@@ -47,18 +47,14 @@ class Locator:
     """Search for the lighthouse. Each call of `poll` is one attempt, and waits no longer than one connect to each address.
 
     With `given` no other address is tried. Without it the address file in `run_dir` is tried, then the host in the variable
-    named by TORCHFT_X_LIGHTHOUSE_AT. If the job has `several` lighthouses, only their address files are tried, because
-    the scheduler names one host only. The token comes from the environment, else from `run_dir`.
+    named by TORCHFT_X_LIGHTHOUSE_AT. The token comes from the environment, else from `run_dir`.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
     """
 
-    def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str], several: int = 1) -> None:
+    def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._files: list[Path] = []  # address files of the job's lighthouses, by index
-        if run_dir is not None:
-            folder = folder_of_several(run_dir)
-            self._files = [folder / str(k) for k in range(several)] if several > 1 else [run_dir / "lighthouse"]
+        self._file = None if run_dir is None else run_dir / LIGHTHOUSE
         self._token_file = None if run_dir is None else run_dir / "token"
         self._given: tuple[Address, ...] = ()  # empty: search by the run directory and the scheduler
         self._tried: list[str] = []  # failures of the last call of `poll`, a clause each
@@ -83,7 +79,7 @@ class Locator:
         self._tried = []
         if self._given:
             return self._with_token(*self._given) if any(self._answers(a) for a in self._given) else None
-        return self._by_files() or (self._by_host() if len(self._files) < 2 else None)
+        return self._by_file() or self._by_host()
 
     def _answers(self, address: Address, by: str = "") -> bool:
         try:
@@ -93,27 +89,22 @@ class Locator:
             return False
         return True
 
-    def _by_files(self) -> FoundLighthouse | None:
-        """Return the lighthouse that the address file names, if it answers. Of several all must be named, as failover needs them.
+    def _by_file(self) -> FoundLighthouse | None:
+        """Return the lighthouse that the address file names, if it answers.
 
-        A file may be an earlier run's: it is read each time. The token is written before the address, so it is readable now.
+        The file may be an earlier run's: it is read each time. The token is written before the address, so it is readable now.
         """
-        addresses = [address for file in self._files if (address := self._read(file)) is not None]
-        if not addresses or len(addresses) < len(self._files):
+        if self._file is None:
             return None
-        if not any(self._answers(a, f" by {file}") for a, file in zip(addresses, self._files, strict=True)):
-            return None
-        found = self._with_token(*addresses)
-        alone = len(self._files) == 1
-        return dataclasses.replace(found, address_file=str(self._files[0].absolute())) if alone else found
-
-    def _read(self, file: Path) -> Address | None:
         address = None
         with contextlib.suppress(OSError):
-            address = read_address(file)
+            address = read_address(self._file)
         if address is None:
-            self._tried.append(f"no address in {file} yet")
-        return address
+            self._tried.append(f"no address in {self._file} yet")
+            return None
+        if not self._answers(address, f" by {self._file}"):
+            return None
+        return dataclasses.replace(self._with_token(address), address_file=str(self._file.absolute()))
 
     def _by_host(self) -> FoundLighthouse | None:
         if self._at is None:

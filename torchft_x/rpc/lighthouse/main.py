@@ -298,9 +298,6 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
         os._exit(STANDS_BY)  # queued messages must not be sent any more
 
     address, boot_id = _address(settings, settings.bind.port), settings.lighthouse.boot_id
-    # A file in `folder` is for this lighthouse's own address, any other for that of the serving one.
-    if settings.address_file is not None and Path(settings.address_file).parent == folder:
-        _write_address(settings.address_file, address)
     _on_signals(ended)
     who = Contender(settings.owner, address, settings.bind, settings.token, boot_id, _run(settings), settings.again)
     return hold_lease(folder, who, on_lost=on_lost, wait=wait)

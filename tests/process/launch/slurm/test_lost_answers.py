@@ -253,4 +253,6 @@ def test_a_job_in_the_run_directory_of_one_that_has_ended_takes_nothing_over(clu
 def _register(manifest: Manifest) -> LeaseDirectory:
     """The lease of the lighthouses that the groups' batch script starts."""
     words = shlex.split(read_script(manifest.groups[0].script), comments=True)
-    return open_lease(Path(words[words.index("--lease_dir") + 1]) / "lease")
+    folder = Path(words[words.index("--lease_dir") + 1])
+    folder.mkdir(parents=True, exist_ok=True)
+    return open_lease(folder / "lease")

@@ -17,7 +17,6 @@ from torchft_x.launch.slurm.rules.values import ReportLost
 from torchft_x.launch.slurm.script import excluded, render, submission
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch import watcher
-from torchft_x.net import Address
 
 
 def script(run_dir: Path, *options: str, kind: str = "trainer") -> str:
@@ -70,13 +69,10 @@ def test_nodes_are_excluded_besides_those_of_the_user(tmp_path: Path) -> None:
 
 
 def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path) -> None:
-    """T1. A torn one is passed over."""
-    (tmp_path / "lighthouses").mkdir()
-    (tmp_path / "lighthouses/0").write_text("torn")
-    (tmp_path / "lighthouses/1").write_text("http://127.0.0.1:1")
-    assert watcher.lighthouses(tmp_path) == [Address("127.0.0.1", 1)]
-    (tmp_path / "lighthouses").chmod(0o777)
-    with pytest.raises(ConfigError, match="lighthouses may be written by other users"):
+    """T1."""
+    (tmp_path / "lighthouse").write_text("http://127.0.0.1:1")
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match="may be written by other users"):
         watcher.ask(manifest(tmp_path))
 
 

@@ -96,8 +96,8 @@ def test_while_nobody_serves_the_run_directory_says_what_was_known_last(
         "1      exit    1,501            10 s ago, worker 0 killed by SIGKILL (on n2)",
     ]
 
-    lease = tmp_path / "lighthouses" / "lease"
-    lease.parent.mkdir()
+    lease = tmp_path / "lighthouses/ddp-x/lease"
+    lease.parent.mkdir(parents=True)
     open_lease(lease, epoch=2)  # another one's, so that nobody has given it back
     held = LeaseEntry(3, 7, "aa")
     register = LeaseDirectory(lease)

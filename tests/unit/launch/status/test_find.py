@@ -95,12 +95,3 @@ def test_an_address_that_others_may_have_written(tmp_path: Path, port: int) -> N
     ended = a_run(tmp_path / "ended", port, {"t": 1.0, "event": "exit"})
     ended.chmod(0o777)
     assert find(str(ended)).ended is not None
-
-
-def test_several_lighthouses(tmp_path: Path, port: int) -> None:
-    folder = tmp_path / "run"
-    (folder / "lighthouses").mkdir(parents=True)
-    (folder / "lighthouses" / "0").write_text("http://127.0.0.1:1\n")
-    (folder / "lighthouses" / "1").write_text(f"http://127.0.0.1:{port}\n")
-    (folder / "lighthouses" / "lease").mkdir()
-    assert find(str(folder)).lighthouses == (("127.0.0.1", port),)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.util import write_secret
 from torchft_x import env
-from torchft_x.errors import ConfigError
+from torchft_x.arguments import option
 from torchft_x.launch.supervisor.config import LauncherOptions
 from torchft_x.launch.supervisor.lighthouse import LighthouseSupervisor, complete, hold_port, make_token
 from torchft_x.launch.supervisor.requests import StopRequests
@@ -69,28 +69,15 @@ def test_the_port_is_the_one_that_the_others_expect(tmp_path: Path, monkeypatch:
         assert argv[argv.index("--bind") + 1] == bind
 
 
-@pytest.fixture
-def several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.TORCHX_JOB_ID, "local_cwd://torchx/ddp-1")
-
-
-@pytest.mark.usefixtures("several")
-def test_each_of_several_has_an_address_of_its_own_and_they_share_a_directory(tmp_path: Path) -> None:
-    for index in "01":
-        argv = complete(["--index", index], tmp_path, local=True)
-        assert argv[argv.index("--address_file") + 1] == str(tmp_path / "lighthouses" / index)
-        assert argv[argv.index("--lease_dir") + 1] == str(tmp_path / "lighthouses")
-        assert "--state_file" not in argv
-        assert "--index" not in argv
-
-
-@pytest.mark.usefixtures("several")
-def test_a_directory_in_which_another_job_has_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    complete(["--index", "0"], tmp_path, local=True)
-    monkeypatch.setenv(env.TORCHX_JOB_ID, "local_cwd://torchx/ddp-2")
-    for index in "01":
-        with pytest.raises(ConfigError, match="Another job with several lighthouses has begun in the run directory"):
-            complete(["--index", index], tmp_path, local=True)
+def test_of_several_the_one_that_serves_writes_the_address_and_each_job_has_a_lease_of_its_own(tmp_path: Path) -> None:
+    for job in ("ddp-1", "ddp-2"):
+        folder = tmp_path / "run/lighthouses" / job
+        argv = complete(["--job_groups", "0", "--lease_dir", str(folder)], tmp_path / "run", local=True)
+        assert option(argv, "--address_file") == str(tmp_path / "run/lighthouse")
+        assert option(argv, "--state_file") is None
+        assert [path.stat().st_mode & 0o022 for path in (folder, *folder.parents[:2])] == [0, 0, 0]
+    complete(["--lease_dir", str(tmp_path / "theirs")], tmp_path / "run", local=True)  # of no job: a mistake, maybe
+    assert not (tmp_path / "theirs").exists()
 
 
 def test_who_comes_second_waits_for_the_token(tmp_path: Path) -> None:

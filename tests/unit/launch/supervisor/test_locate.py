@@ -43,20 +43,6 @@ def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int, dead: i
     assert "secret" not in repr(found)
 
 
-def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: int, dead: int) -> None:
-    folder = tmp_path / "lighthouses"
-    folder.mkdir()
-    write_secret(tmp_path / "token")
-    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
-    locator = Locator(tmp_path, None, by_host(port), 2)
-    (folder / "1").write_text(f"http://127.0.0.1:{port}\n")
-    assert locator.poll() is None
-    assert f"no address in {folder}/0 yet" in locator.missing
-    (folder / "0").write_text(f"http://127.0.0.1:{dead}\n")
-    found = locator.poll()
-    assert (found.url, found.token) == (f"http://127.0.0.1:{dead},http://127.0.0.1:{port}", "secret")
-
-
 def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port: int) -> None:
     """T4: with TORCHFT_LIGHTHOUSE the run's token was left out, and the lighthouse said that we have none."""
     address = f"http://127.0.0.1:{port}"
@@ -68,14 +54,11 @@ def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port:
     assert (found.token, found.token_file) == ("t", None)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path, port: int, several: bool) -> None:
+def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path, port: int) -> None:
     """T1: a stranger's address in the run directory was given the run's token."""
     write_secret(tmp_path / "token")
-    (tmp_path / "lighthouses").mkdir()
-    for file in (tmp_path / "lighthouse", tmp_path / "lighthouses/0", tmp_path / "lighthouses/1"):
-        file.write_text(f"http://127.0.0.1:{port}")
-    locator = Locator(tmp_path, None, {}, 2 if several else 1)
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")
+    locator = Locator(tmp_path, None, {})
     assert locator.poll().token == "secret"
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigError, match=f"{tmp_path} may be written by other users"):

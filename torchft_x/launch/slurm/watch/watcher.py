@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env, tls
-from torchft_x.address_files import lighthouse_files, read_address
+from torchft_x.address_files import LIGHTHOUSE, read_address
 from torchft_x.arguments import Parser
-from torchft_x.errors import AddressError, ConfigError, TorchftXError, UnreachableError
+from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.job.states import UnreadableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
@@ -30,7 +30,6 @@ from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.restart import JobRestarts
 from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, submit_parts
-from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.timing import PATIENCE, TIMING
 
@@ -264,21 +263,13 @@ def _all_near(manifest: Manifest, heard: a.LighthouseStatus) -> bool:
 
 def ask(manifest: Manifest) -> a.LighthouseStatus:
     """Return the status from the lighthouse that serves. Raise `TorchftXError` if none does."""
-    why = "no address is written down yet"
-    for address in lighthouses(Path(manifest.run_dir)):
-        try:
-            token = tls.use_token(env.read_token_file(manifest.token_file, manifest.token_file))
-            return a.read_status(lighthouse_status(address, token, TIMING.watch_answer))
-        except (TorchftXError, ValueError) as e:
-            why = str(e)
-    raise UnreachableError(why)
-
-
-def lighthouses(run_dir: Path) -> list[Address]:
-    """Return the lighthouses' addresses in the run directory. Raise `ConfigError` if another user may have written them."""
-    found = []
+    address = None
     with contextlib.suppress(OSError):
-        for file in lighthouse_files(run_dir):
-            with contextlib.suppress(OSError, AddressError):
-                found.append(read_address(file))
-    return [address for address in found if address is not None]
+        address = read_address(Path(manifest.run_dir, LIGHTHOUSE))
+    if address is None:
+        raise UnreachableError("no address is written down yet")
+    token = tls.use_token(env.read_token_file(manifest.token_file, manifest.token_file))
+    try:
+        return a.read_status(lighthouse_status(address, token, TIMING.watch_answer))
+    except ValueError as e:
+        raise UnreachableError(str(e)) from None

@@ -209,10 +209,7 @@ def test_a_standby_says_who_serves_to_whoever_comes(
     sentence = f"This lighthouse stands by; the one at {first.bind.url} serves."
     wait_for(lambda: second.status["standby"] == sentence, what="the holder's address")
     assert "standby" in lighthouse_overview(second.bind, None, scaled(5.0))
-    (first.folder / "lighthouses").mkdir()
-    for index, house in enumerate((second, first)):
-        (first.folder / "lighthouses" / str(index)).write_text(f"{house.bind.url}\n")
-    assert status([str(first.folder), "--json"]) == 0  # of the one that serves
+    assert status([f"{second.bind.url},{first.bind.url}", "--json"]) == 0  # of the one that serves
     assert "standby" not in json.loads(capsys.readouterr().out)
     with pytest.raises(UnreachableError, match="stands by"), group("x:1", second.bind.url, connect_timeout=1.0):
         pass
