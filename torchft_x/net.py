@@ -236,6 +236,20 @@ def any_host() -> str:
     return "::"
 
 
+def bound(address: Address) -> socket.socket:
+    """Return a socket that is bound to the address and does not listen, so that another one may. Raise OSError."""
+    host = any_host() if address.host == "::" else address.host
+    family = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, address.port))
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
 def boot_id() -> str:
     """Return the id of this host's present boot, or '' if the system doesn't have one."""
     try:

@@ -58,7 +58,7 @@ def test_the_lighthouse_that_serves_is_lost_for_good_and_the_job_goes_on_to_its_
         gone(run_dir, 10)
     assert code == 1, "a process of the job was lost: that needs a look"
     assert serving(run_dir) != first
-    assert f"The lighthouse at {serving(run_dir)} is there" in said
+    assert f"The lighthouse at {serving(run_dir)} is back." in said
     assert "All 2 groups finished." in said
     attempts = [e["group"] for e in job.events() if e.get("role") == "supervisor" and e["event"] == "start"]
     assert sorted(attempts) == ["0", "1"], "a trainer has died"

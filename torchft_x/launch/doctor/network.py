@@ -110,8 +110,16 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
     except TorchftXError as e:
         yield problem(str(e))
         return
-    for address in addresses:
-        yield lighthouse_finding(address, token)
+    tried = [(address, _connect(address)) for address in addresses]
+    serves = any(isinstance(found, float) for _, found in tried)
+    for address, found in tried:
+        where = f"The lighthouse at {address.url}"
+        if isinstance(found, float):
+            yield lighthouse_finding(address, where, found, token)
+        elif serves:
+            yield warning(f"{where} can't be reached ({found}): it stands by, or does not run.")
+        else:
+            yield problem(f"{where} can't be reached ({found}); is it running, and is its port open?")
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
@@ -148,15 +156,17 @@ def _token(case: Case) -> str | None:
     return token
 
 
-def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
-    where = f"The lighthouse at {address.url}"
+def _connect(address: net.Address) -> float | str:
+    """Return for how many milliseconds a connect took, or why it failed."""
     began = time.monotonic()
     try:
-        socket.create_connection((address.host, address.port), timeout=CONNECT).close()
+        socket.create_connection(address, timeout=CONNECT).close()
     except (OSError, UnicodeError) as e:
-        why = getattr(e, "strerror", None) or str(e)
-        return problem(f"{where} can't be reached ({why}); is it running, and is its port open?")
-    latency = (time.monotonic() - began) * 1000
+        return getattr(e, "strerror", None) or str(e)
+    return (time.monotonic() - began) * 1000
+
+
+def lighthouse_finding(address: net.Address, where: str, latency: float, token: str | None) -> Finding:
     try:
         from torchft_x.rpc.status_query import lighthouse_status  # loads grpc
 
@@ -185,8 +195,7 @@ def _described(where: str, status: dict[str, Any], latency: float) -> Finding:
             f"{grpc_options.WIRE}; install the same torchft_x everywhere.",
         )
     members, undecided = status.get("members") or [], status.get("undecided")
-    does = f"knows {len(members)} groups" if "standby" not in status else "stands by"
-    text = f"{where} is torchft_x {version}, {latency:.1f} ms away, {does}"
+    text = f"{where} is torchft_x {version}, {latency:.1f} ms away, knows {len(members)} groups"
     waits = f"; no quorum yet: {str(undecided).rstrip('.')}" if undecided else ""
     if version != __version__:
         return warning(f"{text}; this machine has {__version__}: install the same everywhere.")

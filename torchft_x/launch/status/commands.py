@@ -94,16 +94,12 @@ def _look(run: Run) -> dict[str, Any]:
         return run.remote.overview()
     from torchft_x.rpc.status_query import lighthouse_overview
 
-    why = f"No lighthouse of {run.what} answers."
-    for address in run.lighthouses:
-        try:
-            found = lighthouse_overview(address, run.token, ANSWER)
-            if "standby" not in found:
-                return found
-            why = str(found["standby"])
-        except UnreachableError as e:
-            why = why if len(run.lighthouses) > 1 else str(e)
-    raise NobodyServesError(why, run.run_dir)
+    if run.lighthouse is None:
+        raise NobodyServesError(f"No lighthouse of {run.what} answers.", run.run_dir)
+    try:
+        return lighthouse_overview(run.lighthouse, run.token, ANSWER)
+    except UnreachableError as e:
+        raise NobodyServesError(str(e), run.run_dir) from None
 
 
 def _url(run: Run, first: dict[str, Any]) -> int:
@@ -147,11 +143,11 @@ def order(kind: str, argv: list[str]) -> int:
         if run.remote is not None:
             print(run.remote.order(kind, group))
             return 0
-        if not run.lighthouses:
+        if run.lighthouse is None:
             raise ConfigError(f"Nothing of {run.what} runs any more.")
         from torchft_x.rpc.status_query import give_order
 
-        print(give_order(kind, group, run.lighthouses[0], run.token))
+        print(give_order(kind, group, run.lighthouse, run.token))
     except TorchftXError as e:
         return _failed(kind, e)
     return 0

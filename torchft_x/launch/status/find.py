@@ -43,11 +43,11 @@ class Run:
 
     what: str  # description for messages
     run_dir: Path | None
-    lighthouses: tuple[Address, ...] = ()  # of which one serves, from the first that accepts a connection on
+    lighthouse: Address | None = None  # that accepts a connection
     token: str | None = field(default=None, repr=False)
     ended: Mapping[str, Any] | None = None  # last event of the lighthouse of a run that is over
     remote: Remote | None = None
-    """Client for a job of kubernetes_ft, which is reached through the API server, without `lighthouses`."""
+    """Client for a job of kubernetes_ft, which is reached through the API server, without `lighthouse`."""
 
 
 def find(given: str | None, token_file: str | None = None) -> Run:
@@ -114,12 +114,12 @@ def _token(token_file: str | None, run_dir: Path | None) -> str | None:
 
 
 def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], token: str | None) -> Run:
-    for at, address in enumerate(addresses):
+    for address in addresses:
         try:
             socket.create_connection(address, timeout=CONNECT).close()
         except (OSError, UnicodeError):
             continue
-        return Run(what, run_dir, addresses[at:], tls.use_token(token))
+        return Run(what, run_dir, address, tls.use_token(token))
     tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
     if run_dir is None:
         raise NobodyServesError(f"No lighthouse answers at {tried}.", None)

@@ -204,21 +204,13 @@ def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
         bind = net.parse_address(option(argv, _BIND) or _ANY_PORT, what=_BIND)
     except TorchftXError:
         return argv, None
-    host = net.any_host() if bind.host == "::" else bind.host
-    try:
-        family = socket.getaddrinfo(host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-    except OSError:
-        return argv, None
-    held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     deadline = time.monotonic() + TIMING.port_wait
     while True:
         try:
-            held.bind((host, bind.port))
+            held = net.bound(bind)
             break
         except OSError as e:
             if e.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                held.close()
                 return argv, None
             time.sleep(0.02)
     port = held.getsockname()[1]

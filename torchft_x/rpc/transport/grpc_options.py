@@ -7,7 +7,6 @@ receivers, and our own code answers garbage, instead of a traceback in gRPC's.
 from __future__ import annotations
 
 import resource
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from torchft_x import tls
 from torchft_x._version import __version__
 from torchft_x.descriptors import port_not_inherited
 from torchft_x.errors import AddressError, RefusedError
-from torchft_x.net import Address, advertise_host, any_host
+from torchft_x.net import Address, advertise_host, any_host, bound
 from torchft_x.rpc.transport.token import Metadata, TokenCheck
 from torchft_x.timing import CONNECT, TIMING
 
@@ -149,10 +148,7 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
     # gRPC would report only "failed to bind" and print lines of its own; binding a socket of ours first gives the
     # reason.
     try:
-        family = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((bind.host, bind.port))
+        bound(bind).close()
         if tls.is_on():
             own = tls.identity()
             credentials = grpc.ssl_server_credentials([(own.key, own.cert)], own.ca, require_client_auth=True)

@@ -25,7 +25,7 @@ def a_run(folder: Path, port: int, *events: dict[str, object], torn: str = "") -
 
 def test_a_run_that_goes_on(tmp_path: Path, port: int) -> None:
     run = find(str(a_run(tmp_path / "run", port, {"t": 1.0, "event": "start"})))
-    assert (run.lighthouses, run.token, run.ended) == ((("127.0.0.1", port),), "secret", None)
+    assert (run.lighthouse, run.token, run.ended) == (("127.0.0.1", port), "secret", None)
     assert "secret" not in repr(run)
 
 
@@ -44,8 +44,8 @@ def test_the_newest_run_by_default(tmp_path: Path, port: int, monkeypatch: pytes
 
 
 def test_an_address(port: int) -> None:
-    assert find(f"http://127.0.0.1:{port}").lighthouses == (("127.0.0.1", port),)
-    assert find(f"127.0.0.1:1,127.0.0.1:{port}").lighthouses == (("127.0.0.1", port),)
+    assert find(f"http://127.0.0.1:{port}").lighthouse == ("127.0.0.1", port)
+    assert find(f"127.0.0.1:1,127.0.0.1:{port}").lighthouse == ("127.0.0.1", port)
     with pytest.raises(NobodyServesError, match=r"No lighthouse answers at http://127\.0\.0\.1:1\."):
         find("127.0.0.1:1")
     with pytest.raises(ConfigError, match="has no valid port"):
@@ -56,7 +56,7 @@ def test_a_run_that_is_over_is_told_from_its_events(tmp_path: Path, port: int) -
     end = {"t": 9.0, "event": "exit", "code": 0, "reason": "All 2 groups finished."}
     run = find(str(a_run(tmp_path / "run", port, {"t": 1.0, "event": "start"}, end, torn='{"t": 10.0, "ev')))
     assert run.ended == end
-    assert run.lighthouses == ()
+    assert run.lighthouse is None
 
 
 def test_one_whose_lighthouse_is_gone_without_a_word(tmp_path: Path) -> None:

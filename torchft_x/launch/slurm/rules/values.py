@@ -96,9 +96,7 @@ Action = SkipBeginTime | LiftExclusions | Reschedule | Resubmit | Cancel | Repor
 
 
 def read_status(status: Mapping[str, Any]) -> LighthouseStatus:
-    """Return the status from the lighthouse's JSON answer. Raise `ValueError` if it is a standby's or of another shape."""
-    if "standby" in status:
-        raise ValueError(str(status["standby"]))
+    """Return the status from the lighthouse's JSON answer. Raise `ValueError` if it is of another shape."""
     try:
         supervisors = tuple(
             Supervisor(str(one["group"]), int(one["node"]), float(one["heard"])) for one in status["supervisors"]

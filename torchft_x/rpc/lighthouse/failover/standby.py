@@ -1,32 +1,25 @@
-"""Standing by: until it holds the lease (`lease.py`), a lighthouse answers every client at once that it does not serve.
+"""Standing by: until it holds the lease (`lease.py`), a lighthouse does not listen, and logs which other one serves.
 
-A client treats that answer like a refused connect: it goes to the next address of its list. The sentence is for people.
+Clients read the address again that the one that serves has written, or try the next of their list.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc.aio
-
-from torchft_x._version import __version__
+from torchft_x import net
 from torchft_x.core.job.outcome import DESERTED
 from torchft_x.core.lighthouse.lease import LeaseEntry
-from torchft_x.errors import ConfigError, UnreachableError
+from torchft_x.errors import AddressError, ConfigError
 from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
-from torchft_x.rpc.transport import grpc_options, loop
-from torchft_x.rpc.transport.grpc_errors import code_of
-from torchft_x.rpc.transport.stream import unary_service
 from torchft_x.timing import POLL_SLOW
 
 log = logging.getLogger(__name__)
@@ -108,82 +101,38 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
 def _stand_by(
     lease: Lease, register: LeaseDirectory, who: Contender, wait: Callable[[float], bool]
 ) -> LeaseEntry | None:
-    """Run `Lease.acquire`, with a server that answers clients meanwhile."""
-    server = StandbyServer(who.token)
+    """Run `Lease.acquire`, and log which lighthouse serves, or why none does."""
+    logged = ""
+
+    def log_once(level: int, sentence: str) -> None:
+        nonlocal logged
+        if sentence != logged:
+            log.log(level, "%s", sentence)
+            logged = sentence
 
     def on_watch(entry: LeaseEntry) -> None:
-        server.holder, server.silence = register.note(entry) or server.holder, ""
-        if not server.serving:
-            loop.call(server.start(who.bind), 10.0, "starting the standby")
-            log.info("%s", server.sentence())
+        holder = register.note(entry)
+        if holder or not logged:
+            log_once(
+                logging.INFO,
+                f"This lighthouse stands by; {f'the one at {holder}' if holder else 'another one'} serves.",
+            )
 
     def on_silence(why: str) -> None:
         with contextlib.suppress(OSError):
             if register.mend(newest_epoch(register.folder.parent)):
                 log.warning("%s was empty: somebody has deleted the lease. It is made again.", register)
                 return
-        logged = server.silence
-        server.silence = f"the lease in {register} can't be taken ({why}), so that nobody serves"
-        if server.silence != logged:
-            log.warning("%s Make that directory writable, or start again with another.", server.sentence())
+        log_once(
+            logging.WARNING,
+            f"This lighthouse stands by; the lease in {register} can't be taken ({why}), so that nobody serves. "
+            "Make that directory writable, or start again with another.",
+        )
 
     try:
-        return lease.acquire(wait, on_watch, on_silence)
-    finally:
-        if server.serving:
-            loop.call(server.stop(), 5.0, "ending the standby")
-
-
-class StandbyServer:
-    """Server that answers all clients that this lighthouse stands by. `start` and `stop` run on `transport.loop`."""
-
-    def __init__(self, token: str | None) -> None:
-        self._token = token  # None: open to all
-        self.holder = ""  # address of the lighthouse that serves; '': unknown
-        self.silence = ""  # why no lighthouse serves; '': one may
-        self._server: grpc.aio.Server | None = None
-
-    def __repr__(self) -> str:
-        return f"StandbyServer(the holder is {self.holder or 'unknown'})"
-
-    @property
-    def serving(self) -> bool:
-        return self._server is not None
-
-    def sentence(self) -> str:
-        """Return the sentence that clients receive."""
-        others = f"the one at {self.holder} serves" if self.holder else "another one serves"
-        return f"This lighthouse stands by; {self.silence or others}."
-
-    async def start(self, bind: Address) -> int:
-        """Listen and return the port. Raises `AddressError`."""
-        connections = grpc_options.lighthouse_connections(grpc_options.raise_descriptor_limit())
-        server = grpc_options.make_server(self._token, connections)
-        server.add_generic_rpc_handlers(
-            (
-                grpc_options.stream_service(grpc_options.SESSION, "Session", self._refuse_stream),
-                grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._refuse_stream),
-                unary_service(grpc_options.STATUS, Status=self._status, Overview=self._status),
-                unary_service(grpc_options.LIGHTHOUSE, Quorum=self._refuse, Heartbeat=self._refuse),
-            )
-        )
-        port = grpc_options.listen(server, bind, "The lighthouse")
-        await server.start()
-        self._server = server
-        return port
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
-
-    async def _refuse(self, _request: bytes, _context: Any) -> bytes:
-        raise UnreachableError(self.sentence())
-
-    async def _refuse_stream(self, _iterator: Any, context: Any) -> None:
-        error = UnreachableError(self.sentence())
-        await context.abort(code_of(error), str(error))
-
-    async def _status(self, _request: bytes, _context: Any) -> bytes:
-        status = {"version": __version__, "wire": grpc_options.WIRE, "standby": self.sentence()}
-        return json.dumps(status).encode()
+        net.bound(who.bind).close()  # else a port that is taken would be noticed when this lighthouse takes over
+    except OSError as e:
+        raise AddressError(
+            f"The lighthouse can't listen on {who.bind.target}: {e.strerror or e}; free the port or choose another."
+        ) from None
+    return lease.acquire(wait, on_watch, on_silence)

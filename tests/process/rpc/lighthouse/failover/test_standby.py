@@ -1,8 +1,9 @@
-"""One of several lighthouses: what it says while it stands by, and what it takes over."""
+"""One of several lighthouses: when it stands by, and what it takes over."""
 
 from __future__ import annotations
 
-import json
+import logging
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +18,7 @@ from tests.util import free_port, scaled, wait_for
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.errors import ConfigError, UnreachableError
-from torchft_x.launch.status.commands import status
+from torchft_x.errors import AddressError, ConfigError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse.failover.journal import Journal
@@ -27,7 +27,7 @@ from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, op
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
-from torchft_x.rpc.status_query import lighthouse_overview, lighthouse_status
+from torchft_x.rpc.status_query import lighthouse_overview
 from torchft_x.rpc.transport import loop
 
 
@@ -144,6 +144,7 @@ class House:
         self.owner = owner
         self.bind = Address("127.0.0.1", free_port())
         self.told = threading.Event()  # to stop
+        self.waits = threading.Event()  # for the lease
         self.ends: list[int] = []
         self.lost: list[str] = []
         self.held: HeldLease | None = None
@@ -153,9 +154,16 @@ class House:
     def start(self) -> None:
         self._thread.start()
 
-    def _run(self) -> None:
+    def hold(self) -> HeldLease | int:
         who = Contender(self.owner, self.bind.url, self.bind, None, "boot", RUN, False)
-        held = hold_lease(self.folder, who, on_lost=self.lost.append, wait=self.told.wait)
+        return hold_lease(self.folder, who, on_lost=self.lost.append, wait=self._wait)
+
+    def _wait(self, seconds: float) -> bool:
+        self.waits.set()
+        return self.told.wait(seconds)
+
+    def _run(self) -> None:
+        held = self.hold()
         if isinstance(held, int):
             self.ends.append(held)
             return
@@ -174,10 +182,6 @@ class House:
             shell, self.shell = self.shell, None
             loop.call(shell.stop(), scaled(5.0))
 
-    @property
-    def status(self) -> dict[str, Any]:
-        return lighthouse_status(self.bind, None, scaled(5.0))
-
 
 @pytest.fixture
 def houses(tmp_path: Path) -> Iterator[tuple[House, House]]:
@@ -186,7 +190,7 @@ def houses(tmp_path: Path) -> Iterator[tuple[House, House]]:
     first.start()
     first.serve()
     second.start()
-    wait_for(lambda: answers(second), what="the standby to answer")
+    assert second.waits.wait(scaled(20.0))
     yield first, second
     for house in (first, second):
         house.stop()
@@ -194,27 +198,25 @@ def houses(tmp_path: Path) -> Iterator[tuple[House, House]]:
             house.held.lease.end()
 
 
-def answers(house: House) -> bool:
-    try:
-        return bool(house.status)
-    except UnreachableError:
-        return False
-
-
-def test_a_standby_says_who_serves_to_whoever_comes(
-    houses: tuple[House, House], capsys: pytest.CaptureFixture[str]
+def test_a_standby_listens_to_nobody_and_logs_who_serves(
+    houses: tuple[House, House], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = houses
-    assert "standby" not in first.status
+    caplog.set_level(logging.INFO)
+    first, _ = houses
+    third = House(first.folder, "c")
+    third.start()
     sentence = f"This lighthouse stands by; the one at {first.bind.url} serves."
-    wait_for(lambda: second.status["standby"] == sentence, what="the holder's address")
-    assert "standby" in lighthouse_overview(second.bind, None, scaled(5.0))
-    assert status([f"{second.bind.url},{first.bind.url}", "--json"]) == 0  # of the one that serves
-    assert "standby" not in json.loads(capsys.readouterr().out)
-    with pytest.raises(UnreachableError, match="stands by"), group("x:1", second.bind.url, connect_timeout=1.0):
-        pass
-    with pytest.raises(UnreachableError, match="stands by"):
-        LighthouseClient(second.bind.url, scaled(5.0)).heartbeat("peer", scaled(5.0))
+    wait_for(lambda: sentence in caplog.text, what="the sentence")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(third.bind)
+    third.stop()
+    wait_for(lambda: third.ends == [0], what="the third one to end")
+
+
+def test_a_port_that_is_taken_is_found_before_a_standby_waits(houses: tuple[House, House]) -> None:
+    third = House(houses[0].folder, "c")
+    with socket.create_server(third.bind), pytest.raises(AddressError, match=rf"can't listen on {third.bind.target}: "):
+        third.hold()
 
 
 def test_a_holder_from_which_the_lease_was_taken_sends_nothing_more(houses: tuple[House, House]) -> None:
@@ -225,7 +227,7 @@ def test_a_holder_from_which_the_lease_was_taken_sends_nothing_more(houses: tupl
         with first.held.lease._lock:  # it renews nothing meanwhile, as if it was stopped
             entry = register.read()
             assert register.swap(entry, LeaseEntry(entry.epoch + 1, 0, "c"))
-        with pytest.raises(Exception, match=r"No quorum in time|stands by|can't be reached|away"):
+        with pytest.raises(Exception, match=r"No quorum in time|can't be reached|away"):
             Asking(a, timeout=0.5).result()
         wait_for(lambda: first.lost, what="it to notice")
 
