@@ -28,7 +28,7 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_local_journal
-from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
+from torchft_x.rpc.lighthouse.failover.standby import HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.transport import grpc_options, loop
@@ -97,26 +97,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The checked command line."""
+    """The checked command line, and what follows from it."""
 
+    args: argparse.Namespace
     lighthouse: LighthouseConfig
     bind: Address
     token: str | None
     roster: JobConfig | None
-    advertise_host: str | None
-    address_file: str | None
-    state_file: str | None
-    lease_dir: Path | None
-    """Directory that several lighthouses share; None: this is the only one."""
-    owner: str
-    """This lighthouse's name in the lease."""
-    again: bool
-    """Whether the same command was restarted by its keeper."""
-    run_dir: str | None
     http_bind: str | None
-    """The checked value of --http_bind."""
-    groups_file: str | None
-    last_words: str | None
+    """Where the page is to listen, by --http_bind or the environment."""
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
@@ -151,6 +140,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
             "--lease_dir and port 0: the address of one of several is known before it serves; give a port."
         )
     return Settings(
+        args=args,
         lighthouse=LighthouseConfig(
             min_replicas=args.min_replicas,
             join_timeout=args.join_timeout_ms / 1000,
@@ -165,16 +155,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         bind=bind,
         token=token,
         roster=roster,
-        advertise_host=args.advertise_host,
-        address_file=args.address_file,
-        state_file=args.state_file,
-        lease_dir=None if args.lease_dir is None else Path(args.lease_dir),
-        owner=args.lease_owner or secrets.token_hex(8),
-        again=args.attempt > 0,
-        run_dir=args.run_dir,
         http_bind=page.checked(args.http_bind if args.http_bind is not None else env.read(env.HTTP_BIND)),
-        groups_file=args.groups_file,
-        last_words=args.last_words,
     )
 
 
@@ -196,31 +177,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
+    args = settings.args
     ended: SimpleQueue[None] = SimpleQueue()  # no Event, which a signal's handler could wait for
     verdicts: list[int] = []
     shell: LighthouseShell | None = None  # a verdict may stand in the journal, and comes while it is made
 
     def on_verdict(verdict: int, sentence: str) -> None:
         verdicts.append(verdict)
-        last_words.write(verdict, sentence, settings.last_words)
+        last_words.write(verdict, sentence, args.last_words)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
         events.emit("exit", code=verdict, reason=sentence, step=None if shell is None else shell.reached)
         ended.put(None)
 
     try:
-        events = EventLog(settings.run_dir, "lighthouse")
+        events = EventLog(args.run_dir, "lighthouse")
     except OSError as e:
-        raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
+        raise ConfigError(f"--run_dir {args.run_dir}: events can't be written there ({e.strerror}).") from None
     roster = JobOutcome(settings.roster) if settings.roster is not None else None
     config, lease = settings.lighthouse, None
-    if settings.lease_dir is None:
+    if args.lease_dir is None:
         journal = _open_journal(settings)
     else:
-        held = _hold_lease(settings, settings.lease_dir, ended)
+        held = _hold_lease(settings, ended)
         if isinstance(held, int):
             return held
-        lease, journal = held.lease, held.journal
-        config = replace(config, new_job=held.first and roster is not None, restarted=not held.first)
+        lease, journal, first = held
+        config = replace(config, new_job=first and roster is not None, restarted=not first)
     shell = LighthouseShell(
         config,
         token=settings.token,
@@ -229,7 +211,7 @@ def _serve(settings: Settings) -> int:
         on_verdict=on_verdict,
         journal=journal,
         lease=lease,
-        changed=GroupsFile(settings.groups_file).changed if settings.groups_file is not None else lambda: None,
+        changed=GroupsFile(args.groups_file).changed if args.groups_file is not None else lambda: None,
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = _address(settings, port)
@@ -244,10 +226,10 @@ def _serve(settings: Settings) -> int:
     events.emit("start", address=address)
     code: int | None = None
     try:
-        if settings.address_file is not None:
-            _write_address(settings.address_file, address)
-        if settings.run_dir is not None and shown.url:
-            _write_address(os.path.join(settings.run_dir, PAGE), shown.url)
+        if args.address_file is not None:
+            _write_address(args.address_file, address)
+        if args.run_dir is not None and shown.url:
+            _write_address(os.path.join(args.run_dir, PAGE), shown.url)
         _on_signals(ended)
         ended.get()
         code = verdicts[0] if verdicts else None
@@ -263,9 +245,9 @@ def _serve(settings: Settings) -> int:
 
 
 def _open_journal(settings: Settings) -> Journal | None:
-    if settings.state_file is None:
+    if settings.args.state_file is None:
         return None
-    return open_local_journal(settings.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
+    return open_local_journal(settings.args.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
 
 
 def _run(settings: Settings) -> bytes:
@@ -276,14 +258,15 @@ def _run(settings: Settings) -> bytes:
 def _name(settings: Settings) -> str:
     """Return the job's name for people: TorchX's, else that of the run directory, else ''."""
     app = (env.read(env.TORCHX_JOB_ID) or "").rpartition("/")[2]
-    return app or ("" if settings.run_dir is None else os.path.basename(os.path.abspath(settings.run_dir)))
+    run_dir = settings.args.run_dir
+    return app or ("" if run_dir is None else os.path.basename(os.path.abspath(run_dir)))
 
 
 def _address(settings: Settings, port: int) -> str:
-    return grpc_options.advertised(settings.bind, port, settings.advertise_host).url
+    return grpc_options.advertised(settings.bind, port, settings.args.advertise_host).url
 
 
-def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> HeldLease | int:
+def _hold_lease(settings: Settings, ended: SimpleQueue[None]) -> HeldLease | int:
     """Stand by, and return this lighthouse's lease; an exit code if the job is over or a signal ordered a stop."""
 
     def wait(seconds: float) -> bool:
@@ -297,10 +280,18 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
         log.error("This lighthouse ends: %s. The next one stands by.", sentence)
         os._exit(STANDS_BY)  # queued messages must not be sent any more
 
-    address, boot_id = _address(settings, settings.bind.port), settings.lighthouse.boot_id
     _on_signals(ended)
-    who = Contender(settings.owner, address, settings.bind, settings.token, boot_id, _run(settings), settings.again)
-    return hold_lease(folder, who, on_lost=on_lost, wait=wait)
+    return hold_lease(
+        Path(settings.args.lease_dir),
+        settings.args.lease_owner or secrets.token_hex(8),
+        address=_address(settings, settings.bind.port),
+        bind=settings.bind,
+        boot_id=settings.lighthouse.boot_id,
+        run=_run(settings),
+        again=settings.args.attempt > 0,
+        on_lost=on_lost,
+        wait=wait,
+    )
 
 
 def _on_signals(ended: SimpleQueue[None]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torchft_x import net
 from torchft_x.core.job.outcome import DESERTED
@@ -25,25 +25,7 @@ from torchft_x.timing import POLL_SLOW
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Contender:
-    """One of several lighthouses that contend for the lease."""
-
-    owner: str
-    """Its name in the lease, see `core.lighthouse.lease.LeaseRule`."""
-    address: str
-    """URL by which others reach it, for people."""
-    bind: Address
-    token: str | None
-    boot_id: str
-    run: bytes
-    """The job's fingerprint, see `journal.fingerprint`."""
-    again: bool
-    """Whether it was restarted, so that the register existed before."""
-
-
-@dataclass(frozen=True)
-class HeldLease:
+class HeldLease(NamedTuple):
     """The lease and the journal of the lighthouse that serves."""
 
     lease: Lease
@@ -53,25 +35,38 @@ class HeldLease:
 
 
 def hold_lease(
-    folder: Path, who: Contender, *, on_lost: Callable[[str], None], wait: Callable[[float], bool]
+    folder: Path,
+    owner: str,
+    *,
+    address: str,
+    bind: Address,
+    boot_id: str,
+    run: bytes,
+    again: bool,
+    on_lost: Callable[[str], None],
+    wait: Callable[[float], bool],
 ) -> HeldLease | int:
     """Stand by until the lease is held, and return it; an exit code if the job is over, or a stop was ordered.
 
-    `wait(seconds)` returns true to order a stop. Raises `AddressError`; `ConfigError` if the directory is unusable."""
-    register = _open(folder, who.again, wait)
+    `owner` is this lighthouse's name in the lease (`core.lighthouse.lease.LeaseRule`), `address` the URL by which others
+    reach it, for people, and `run` the job's fingerprint (`journal.fingerprint`). `again`: it was restarted, so that the
+    register existed before. `wait(seconds)` returns true to order a stop.
+
+    Raises `AddressError`; `ConfigError` if the directory is unusable."""
+    register = _open(folder, again, wait)
     if register is None:
         return 0
-    lease = Lease(register, who.owner, on_lost)
-    entry = _stand_by(lease, register, who, wait)
+    lease = Lease(register, owner, on_lost)
+    entry = _stand_by(lease, register, bind, wait)
     if entry is None:
         return 0
     if entry.verdict is not None:
         log.info("The job is over: another lighthouse has ended with code %d.", entry.verdict)
         return entry.verdict
     lease.start()
-    register.leave_note(entry, who.address)
+    register.leave_note(entry, address)
     try:
-        journal, first = open_epoch_journal(folder, entry, lease, boot_id=who.boot_id, run=who.run)
+        journal, first = open_epoch_journal(folder, entry, lease, boot_id=boot_id, run=run)
     except ConfigError as e:
         lease.end()
         if entry.epoch == 1:
@@ -99,7 +94,7 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
 
 
 def _stand_by(
-    lease: Lease, register: LeaseDirectory, who: Contender, wait: Callable[[float], bool]
+    lease: Lease, register: LeaseDirectory, bind: Address, wait: Callable[[float], bool]
 ) -> LeaseEntry | None:
     """Run `Lease.acquire`, and log which lighthouse serves, or why none does."""
     logged = ""
@@ -130,9 +125,9 @@ def _stand_by(
         )
 
     try:
-        net.bound(who.bind).close()  # else a port that is taken would be noticed when this lighthouse takes over
+        net.bound(bind).close()  # else a port that is taken would be noticed when this lighthouse takes over
     except OSError as e:
         raise AddressError(
-            f"The lighthouse can't listen on {who.bind.target}: {e.strerror or e}; free the port or choose another."
+            f"The lighthouse can't listen on {bind.target}: {e.strerror or e}; free the port or choose another."
         ) from None
     return lease.acquire(wait, on_watch, on_silence)

@@ -25,7 +25,7 @@ from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import LeaseLostError
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
-from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
+from torchft_x.rpc.lighthouse.failover.standby import HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.status_query import lighthouse_overview
 from torchft_x.rpc.transport import loop
@@ -155,8 +155,10 @@ class House:
         self._thread.start()
 
     def hold(self) -> HeldLease | int:
-        who = Contender(self.owner, self.bind.url, self.bind, None, "boot", RUN, False)
-        return hold_lease(self.folder, who, on_lost=self.lost.append, wait=self._wait)
+        return hold_lease(
+            self.folder, self.owner, address=self.bind.url, bind=self.bind, boot_id="boot", run=RUN, again=False,
+            on_lost=self.lost.append, wait=self._wait,
+        )  # fmt: skip
 
     def _wait(self, seconds: float) -> bool:
         self.waits.set()
