@@ -19,7 +19,7 @@ from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
+from torchft_x.rpc.lighthouse.failover.lease_journal import has_journal, open_epoch_journal
 from torchft_x.timing import POLL_SLOW
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,10 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
     logged = False
     while True:
         try:
-            return open_lease(folder / "lease", make=not again, epoch=newest_epoch(folder))
+            # A lease is made before its first journal, so the journals are looked for first.
+            if has_journal(folder) and not (folder / "lease").is_dir():
+                raise _deleted(folder)
+            return open_lease(folder / "lease", make=not again)
         except OSError as e:
             if not again:
                 raise ConfigError(f"--lease_dir {folder} can't be used ({e.strerror or e}); name another.") from None
@@ -91,6 +94,11 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
                 logged = True
         if wait(POLL_SLOW):
             return None
+
+
+def _deleted(folder: Path) -> ConfigError:
+    """Return the error for journals without a lease. A new one would begin below their epochs, and read none of them."""
+    return ConfigError(f"The lease in {folder} was deleted: start the job again, by hand with another --lease_dir.")
 
 
 def _stand_by(
@@ -113,11 +121,12 @@ def _stand_by(
                 f"This lighthouse stands by; {f'the one at {holder}' if holder else 'another one'} serves.",
             )
 
+    folder = register.folder.parent
+
     def on_silence(why: str) -> None:
         with contextlib.suppress(OSError):
-            if register.mend(newest_epoch(register.folder.parent)):
-                log.warning("%s was empty: somebody has deleted the lease. It is made again.", register)
-                return
+            if has_journal(folder) and not (register.folder.is_dir() and register.read()):
+                raise _deleted(folder)
         log_once(
             logging.WARNING,
             f"This lighthouse stands by; the lease in {register} can't be taken ({why}), so that nobody serves. "
