@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.job.job import ExtraRole, FtJob, FtLighthouse
 from torchft_x.launch.job.parse import parse_resource
 
 
@@ -78,23 +78,6 @@ def test_mistakes_in_a_job(options: dict, named: str) -> None:
 def test_mistakes_in_a_lighthouse(options: dict, named: str) -> None:
     with refused(named):
         FtLighthouse(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"sync_steps": 0}, "--sync_steps is 0"),
-        ({"num_fragments": 0}, "--num_fragments is 0"),
-        ({"sync_steps": 10, "num_fragments": 3}, r"--num_fragments is 3; .* --sync_steps \(10\)"),
-        ({"fragment_sync_delay": -1}, "--fragment_sync_delay"),
-        ({"sync_steps": 10, "num_fragments": 2, "fragment_sync_delay": 5}, r"--fragment_sync_delay is 5; .*\(5\)"),
-        ({"quantize": "int3"}, r"--quantize 'int3' is not one of none, int8, int4, fp8\."),
-        ({"islands": (1, 2), "num_fragments": 2, "sync_steps": 2}, "--num_fragments is 2, and islands exchange"),
-    ],
-)
-def test_mistakes_in_dilocos_settings(options: dict, named: str) -> None:
-    with refused(named):
-        DilocoSettings(**options)
 
 
 @pytest.mark.parametrize(

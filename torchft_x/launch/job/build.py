@@ -15,6 +15,7 @@ docs/write_a_component.md is the guide.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import sys
@@ -26,12 +27,14 @@ from typing import Any
 from torchx import specs
 
 from torchft_x import env as environment
+from torchft_x.core.training.sync_schedule import Settings
+from torchft_x.core.types import FORMATS
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job import run_claim
 from torchft_x.launch.job.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.job.app import to_app
 from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_secrets
-from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.job.job import ExtraRole, FtJob, FtLighthouse
 from torchft_x.launch.job.parse import (
     parse_addresses,
     parse_bool,
@@ -137,17 +140,33 @@ def diloco_app(
     env: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> specs.AppDef:
-    """Return `ft_app`'s app with the settings of DiLoCo in the environment. `env` overrides them. Errors are `ft_app`'s."""
+    """Return `ft_app`'s app with the settings of DiLoCo in the environment. `env` overrides them. Errors are `ft_app`'s.
+
+    The script's own flags override both (train/fault_tolerance.py). With `islands`, the numbers of processes of the groups,
+    rank 0 of each group exchanges for all of its ranks.
+    """
     with _sentences():
-        settings = DilocoSettings(
-            sync_steps=sync_steps,
-            num_fragments=num_fragments,
-            fragment_sync_delay=fragment_sync_delay,
-            quantize=quantize,
-            islands=parse_counts(islands, what="--islands"),
-        )
-        environ = {**settings.variables(), **parse_env(env, what="--env")}
-    return ft_app(script, script_args, env=environ, workers_by_group=settings.islands, **options)
+        counts = parse_counts(islands, what="--islands")
+        try:
+            Settings(sync_every=sync_steps, fragments=num_fragments, delay=fragment_sync_delay)
+        except ConfigError as e:
+            sentence = str(e).replace("sync_every", "--sync_steps")
+            raise ConfigError(sentence.replace("fragment_sync_delay", "--fragment_sync_delay")) from None
+        if quantize not in ("none", *FORMATS):
+            raise ConfigError(f"--quantize {quantize!r} is not one of none, {', '.join(FORMATS)}.")
+        if counts and num_fragments > 1:
+            raise ConfigError(
+                f"--num_fragments is {num_fragments}, and islands exchange the whole model at once; leave it out."
+            )
+        section: dict[str, Any] = {
+            "sync_steps": sync_steps,
+            "num_fragments": num_fragments,
+            "fragment_sync_delay": fragment_sync_delay,
+        }
+        section |= {"should_quantize": quantize} if quantize != "none" else {}
+        section |= {"rank0_synchronization_only": True} if counts else {}
+        environ = {environment.FAULT_TOLERANCE: json.dumps(section), **parse_env(env, what="--env")}
+    return ft_app(script, script_args, env=environ, workers_by_group=counts, **options)
 
 
 def titan_app(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from typing import Any
 from torchx import specs
 
 from torchft_x import env as environment
-from torchft_x.core.types import FORMATS
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
 from torchft_x.launch.schedulers.role import Hook
@@ -19,7 +17,6 @@ from torchft_x.net import MOST
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
-QUANTIZE = ("none", *FORMATS)
 
 DEBUG_ENV = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
@@ -228,54 +225,6 @@ class FtJob:
     def lighthouse_port(self) -> int:
         """Port of the job's own lighthouse on its own host, derived from the run directory, so that all roles agree."""
         return 29510 + zlib.crc32(self.run_dir.encode()) % 2000
-
-
-@dataclass(frozen=True, kw_only=True)
-class DilocoSettings:
-    """Settings of DiLoCo. Raises `ConfigError`, with a message that names the parameter."""
-
-    sync_steps: int = 10
-    """Steps of a group between two exchanges of the same fragment."""
-    num_fragments: int = 1
-    """Number of parts of the model, which are exchanged in turn."""
-    fragment_sync_delay: int = 0
-    """Number of steps for which an exchange may run in the background."""
-    quantize: str = "none"
-    """One of `QUANTIZE`."""
-    islands: tuple[int, ...] = ()
-    """Numbers of processes of the groups, if they differ. Each group's rank 0 then exchanges for all of its ranks."""
-
-    def __post_init__(self) -> None:
-        if self.sync_steps < 1:
-            raise ConfigError(f"--sync_steps is {self.sync_steps}; it must be 1 or more.")
-        if self.num_fragments < 1 or self.sync_steps % self.num_fragments:
-            raise ConfigError(
-                f"--num_fragments is {self.num_fragments}; it must be 1 or more and divide --sync_steps "
-                f"({self.sync_steps})."
-            )
-        period = self.sync_steps // self.num_fragments
-        if not 0 <= self.fragment_sync_delay < period:
-            raise ConfigError(
-                f"--fragment_sync_delay is {self.fragment_sync_delay}; it must be 0 or more and below --sync_steps / "
-                f"--num_fragments ({period})."
-            )
-        if self.quantize not in QUANTIZE:
-            raise ConfigError(f"--quantize {self.quantize!r} is not one of {', '.join(QUANTIZE)}.")
-        if self.islands and self.num_fragments > 1:
-            raise ConfigError(
-                f"--num_fragments is {self.num_fragments}, and islands exchange the whole model at once; leave it out."
-            )
-
-    def variables(self) -> dict[str, str]:
-        """Return the variable with the settings for the script, whose own flags override them (train/fault_tolerance.py)."""
-        section: dict[str, Any] = {
-            "sync_steps": self.sync_steps,
-            "num_fragments": self.num_fragments,
-            "fragment_sync_delay": self.fragment_sync_delay,
-        }
-        section |= {"should_quantize": self.quantize} if self.quantize != "none" else {}
-        section |= {"rank0_synchronization_only": True} if self.islands else {}
-        return {environment.FAULT_TOLERANCE: json.dumps(section)}
 
 
 def check_common(name: str, run_dir: str, log_level: str, log_format: str) -> None:

@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torchx import specs
@@ -180,7 +181,6 @@ def test_a_lighthouse_alone_is_one_role() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: diloco_app("train.py", sync_steps=0), "--sync_steps is 0"),
         (lambda: lighthouse_app(token_file="none"), "--token_file .*/none: the token can't be read"),
         (lambda: lighthouse_app(port=70000), "--port is 70000"),
     ],
@@ -188,3 +188,20 @@ def test_a_lighthouse_alone_is_one_role() -> None:
 def test_the_other_builders_refuse_in_a_sentence_too(make: Callable[[], object], sentence: str) -> None:
     with refused(sentence):
         make()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sync_steps": 0}, "--sync_steps is 0"),
+        ({"num_fragments": 0}, r"--sync_steps is 10; .* number of fragments \(0\)"),
+        ({"sync_steps": 10, "num_fragments": 3}, r"--sync_steps is 10; .* number of fragments \(3\)"),
+        ({"fragment_sync_delay": -1}, "--fragment_sync_delay is -1"),
+        ({"sync_steps": 10, "num_fragments": 2, "fragment_sync_delay": 5}, r"--fragment_sync_delay is 5; .*\(5\)"),
+        ({"quantize": "int3"}, r"--quantize 'int3' is not one of none, int8, int4, fp8\."),
+        ({"islands": "1,2", "num_fragments": 2}, "--num_fragments is 2, and islands exchange"),
+    ],
+)
+def test_mistakes_in_dilocos_settings(options: dict[str, Any], named: str) -> None:
+    with refused(named):
+        diloco_app("train.py", **options)
