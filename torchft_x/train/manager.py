@@ -38,7 +38,7 @@ from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.loader_workers import spare_loader_workers
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
-from torchft_x.train.step.quorum_role import QuorumOptions
+from torchft_x.train.step.quorum_round import QuorumOptions
 from torchft_x.train.step.step_loop import StepLoop
 from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.http.transport import HTTPTransport

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core import heal
@@ -19,30 +20,44 @@ from torchft_x.core.commit.values import LocalVote, Outcome, Terms
 from torchft_x.core.data.deal import Deal, deals_of
 from torchft_x.core.heal import QuorumPlan
 from torchft_x.core.messages.group import Ask, QuorumReply
-from torchft_x.core.types import Computed, JoinReason, Part, Ranges, State, group_of
+from torchft_x.core.types import Computed, JoinReason, Part, Quorum, Ranges, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.peer_links import silent
 from torchft_x.train.heal import state_exchange
-from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 
 _SOON = 0.001  # seconds in which rank 0 usually starts the step; after them a thread waits beside the forward pass
-Wait = Callable[[float], QuorumReply]
-"""Function that waits the given number of seconds for an answer that is on its way."""
+Wait = Callable[[float], QuorumReply]  # waits the given number of seconds for an answer that is on its way
+
+
+@dataclass(frozen=True)
+class QuorumOptions:
+    """Options with which a step asks for its quorum."""
+
+    timeout: float  # seconds until the quorum must have come
+    patience: float = 0.0  # further seconds while the lighthouse tells what it waits for, or is away for a while
+    allow_heal: bool = True  # members may heal in this quorum
+    shrink_only: bool = False  # newcomers are kept out
+
+
+@dataclass(frozen=True)
+class QuorumRole:
+    """A quorum and its meaning for this rank: computed once, and read by each further step in the quorum."""
+
+    quorum: Quorum
+    plan: QuorumPlan
+    part: Part
+    counts_after_heal: bool  # the value with which `part` was computed
+    votes_late: bool  # some member's script reduces after backward
+    steady: bool  # this rank neither heals nor serves a heal, so the next step begins like this one
+    deal: Deal | None = None  # slots of each later step in the quorum; None: the script chooses its data itself
 
 
 class QuorumRound:
     """One request for a quorum, and the work until this rank holds its state.
 
     Call `continues`; if it returns False, call `run` once, on any thread. Both record errors and never raise.
-
-    Args:
-        in_place: whether the heal may overwrite the live tensors, because the training thread waits for it.
-        counts_after_heal: whether a healed rank contributes in this same quorum (synchronous quorums).
-        keeps: whether the quorum is asked for inside a step whose gradients this rank can reduce again.
-        held: slots of those gradients.
-        votes_late: whether this rank's script reduces after backward.
     """
 
     def __init__(
@@ -70,19 +85,19 @@ class QuorumRound:
         self.computed: Computed | None = None  # state and part of the round's gradients; None: they don't count
         self.heals = False  # this rank copies state first
         self.again = False  # all ranks of the group keep the gradients of the step before
-        self.votes_late = votes_late  # some member's script reduces after backward, so the vote comes after that
+        self.votes_late = votes_late  # this rank's or a member's script reduces after backward; the vote is later
         self._changed = False  # whether members or the process group changed, or somebody heals
         self._began = time.monotonic()
         context.step_time.begin(self._began)
         self._context = context
         self._terms = terms
         self._options = options
-        self._in_place = in_place  # state may be loaded at once, because the training thread waits
+        self._in_place = in_place  # the heal may overwrite the live tensors, because the training thread waits for it
         self._fetched: tuple[QuorumPlan, dict[str, Any]] | None = None  # state to load before the vote
-        self._counts_after_heal = counts_after_heal
+        self._counts_after_heal = counts_after_heal  # a healed rank contributes in this quorum (synchronous quorums)
         self._previous = previous  # standing in the quorum before this one
-        self._keeps = keeps  # this rank can reduce the step's gradients again
-        self._held = held
+        self._keeps = keeps  # the quorum is asked for inside a step whose gradients this rank can reduce again
+        self._held = held  # slots of those gradients
         self._asked: QuorumReply | Wait | None = None  # answer, or a wait for it; None before the request
         self._plan: QuorumPlan | None = None  # between the quorum's arrival and `exchange_state`
 
@@ -130,17 +145,10 @@ class QuorumRound:
             why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
             c.log.info("should_commit=%s %s%s", outcome.committed, vote, why)
         c.events.emit(
-            "commit" if outcome.committed else "drop",
-            step=outcome.step,
-            quorum=outcome.quorum_id,
-            participants=outcome.participants,
-            duration=now - self._began,
-            own_part=own_part,
-            bytes=sent or None,
-            reduction=took or None,
-            reason=outcome.reason or None,
-            **(self._position() if outcome.committed else {}),
-        )
+            "commit" if outcome.committed else "drop", step=outcome.step, quorum=outcome.quorum_id,
+            participants=outcome.participants, duration=now - self._began, own_part=own_part, bytes=sent or None,
+            reduction=took or None, reason=outcome.reason or None, **(self._position() if outcome.committed else {}),
+        )  # fmt: skip
 
     def _position(self) -> dict[str, int]:
         """Return fields of rank 0's commits about the data, if it is dealt."""
@@ -332,11 +340,9 @@ class QuorumRound:
             )
             top = plan.top
         part = heal.participation(
-            plan,
-            contributes_after_heal=self._counts_after_heal,
-            mode=c.world_size_mode,
+            plan, contributes_after_heal=self._counts_after_heal, mode=c.world_size_mode,
             min_replica_size=c.options.min_replica_size,
-        )
+        )  # fmt: skip
         late = any(m.votes_late for m in reply.quorum.members)
         steady = not (plan.heal or plan.sources or plan.offers)
         first, later = deals_of(reply.quorum, part, c.step.data_options)

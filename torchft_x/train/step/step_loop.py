@@ -41,18 +41,17 @@ import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.slot_sum import Scratch
+from torchft_x.comm.votes.ranks import Decision
 from torchft_x.comm.work import DoneWork
 from torchft_x.core.commit.step import StepPhase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
-from torchft_x.core.messages.group import VoteReply
 from torchft_x.core.types import Ranges
 from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.rpc.transport.loop import Notifier
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
-from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
-from torchft_x.train.step.quorum_round import QuorumRound
+from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRole, QuorumRound
 from torchft_x.train.step.reductions import LocalGradients, Reductions
 from torchft_x.train.step.step_data import StepData
 from torchft_x.train.step.vote import DecidedStep, StepVote
@@ -300,7 +299,7 @@ class StepLoop:
             against = failed or self._failed_after(passed)
             if against is not None:
                 return self._throw_away(passed, str(against))
-            return self._conclude(passed.round, passed.vote, passed.reply, undecided=False).committed
+            return self._conclude(passed.round, passed.vote, passed.decision, undecided=False).committed
         ended, self._ended = self._ended, None
         if failed is not None:
             raise failed
@@ -324,12 +323,12 @@ class StepLoop:
                 round.wait_done()
             with self._context.failures.lock:
                 vote = self._context.step.vote()
-            reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
-            if early and reply.commit:
-                self._passed = DecidedStep(round, vote, reply, len(self.reductions.works))
+            decision = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
+            if early and decision.commit:
+                self._passed = DecidedStep(round, vote, decision, len(self.reductions.works))
                 return None
-            undecided = reply.prepared or (not reply.commit and self._retries_in_step(round, vote, early=early))
-            outcome = self._conclude(round, vote, reply, undecided=undecided)
+            undecided = decision.undecided or (not decision.commit and self._retries_in_step(round, vote, early=early))
+            outcome = self._conclude(round, vote, decision, undecided=undecided)
             if not outcome.undecided:
                 if outcome.give_up:
                     raise StepError(outcome.give_up)
@@ -359,8 +358,8 @@ class StepLoop:
             "step %s is thrown away after the groups had decided, at the end of backward(), to commit it: %s. If others "
             "have committed it, this group copies their state in the next step.%s", passed.vote.step, why, told,
         )  # fmt: skip
-        reply = VoteReply(False, f"thrown away after it was decided: {why}")
-        outcome = self._conclude(passed.round, passed.vote, reply, undecided=False)
+        decision = Decision(False, f"thrown away after it was decided: {why}")
+        outcome = self._conclude(passed.round, passed.vote, decision, undecided=False)
         # Members that wait for this group in a collective of that quorum must fail at once.
         c.failures.fail(StepError(f"step {passed.vote.step} was {outcome.reason}"), passed.vote.quorum_id)
         if outcome.give_up:
@@ -378,7 +377,7 @@ class StepLoop:
             round.wait_idle()  # a snapshot for others may be in progress
             with self._context.failures.lock:
                 vote = self._context.step.vote()
-            self._conclude(round, vote, VoteReply(False, str(error)), undecided=True)
+            self._conclude(round, vote, Decision(False, str(error)), undecided=True)
             self._ended = self._resolve(round, vote, early=False)
             if self._ended is not None:
                 return
@@ -402,10 +401,10 @@ class StepLoop:
         kept = self.need_round().computed is not None and self.reductions.may_repeat(error)
         return alone and ready and kept and not self._find_moved()
 
-    def _conclude(self, round: QuorumRound, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
+    def _conclude(self, round: QuorumRound, vote: LocalVote, decision: Decision, *, undecided: bool) -> Outcome:
         c = self._context
         with c.failures.lock:
-            outcome = c.step.conclude(reply.commit, reply.reason, undecided=undecided)
+            outcome = c.step.conclude(decision.commit, decision.reason, undecided=undecided)
         if outcome.undecided:
             c.log.info("step %s is undecided (%s): the next quorum says what becomes of it", vote.step, outcome.reason)
             # Nothing more is reduced in this quorum. Members that committed and wait in it must fail at once.

@@ -51,22 +51,8 @@ class DecidedStep:
 
     round: QuorumRound
     vote: LocalVote
-    reply: VoteReply
+    decision: Decision
     works: int  # number of reductions that were voted on; later ones come too late
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Result of a comparison between groups."""
-
-    objection: str = ""  # clause: why the step can't be committed
-    differ: bool = False  # the groups hold different states
-    wrong: bool = False  # and this group's state is not that of most groups
-    disputed: bool = False  # gradients of one slot differ, or have differed before in this step
-    faulty: bool = False  # and this group computes wrong ones
-
-
-ALIKE = Comparison()
 
 
 class StepVote:
@@ -79,8 +65,8 @@ class StepVote:
 
     def decide(
         self, vote: LocalVote, digests: list[int], limit: float, meanwhile: Meanwhile = lambda: None
-    ) -> VoteReply:
-        """Vote, and return the outcome after at most `limit` seconds a round. `prepared` in it means undecided.
+    ) -> Decision:
+        """Vote, and return the outcome after at most `limit` seconds a round.
 
         `digests` are those of the results. `meanwhile` may be called, once, while votes are on their way. Raises the
         error that kept the group's answer from coming; this rank then doesn't know the outcome.
@@ -96,21 +82,21 @@ class StepVote:
         mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state, slot=slot)
         try:
             if c.connection.spoke is not None:
-                reply = self._send_to_rank0(c.connection.spoke, mine, 2 * limit + TIMING.late_vote, meanwhile)
+                decision = self._send_to_rank0(c.connection.spoke, mine, 2 * limit + TIMING.late_vote, meanwhile)
             elif c.connection.hub is None:
-                reply, found = self._vote_for_group({0: mine}, vote, limit, meanwhile)
-                self._decide_copies([mine], mine, reply)
-                self._compared(found)
+                decision = self._vote_for_group({0: mine}, vote, limit, meanwhile)
+                self._decide_copies([mine], mine, commit=decision.commit)
             else:
-                reply = self._gather(c.connection.hub, mine, vote, limit, meanwhile)
+                decision = self._gather(c.connection.hub, mine, vote, limit, meanwhile)
+            self._carry_out(decision)
         except Exception:
             with c.failures.lock:
                 c.step.decision_lost()
             c.failures.raise_if_ended()
             raise
-        if reply.commit and state:
+        if decision.commit and state:
             self._wrong = 0
-        return reply
+        return decision
 
     def abandon(self, quorum: int, step: int) -> None:
         """Report to the group's other ranks that this rank gave the step up and won't vote, so that they don't wait."""
@@ -123,49 +109,45 @@ class StepVote:
 
     # --- inside the group ---------------------------------------------------------------------------------------------
 
-    def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
+    def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> Decision:
         self._context.status.publish()
         decision = spoke.vote(mine, limit, meanwhile)
         if self._context.memory is not None:
             self._context.memory.receive(CopyDecision(decision.copies), _next_state(mine, commit=decision.commit))
-        self._compared(Comparison("", decision.differ, decision.wrong, decision.disputed, decision.faulty))
-        return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
+        return decision
 
-    def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
+    def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> Decision:
         """Collect the other ranks' votes, decide for the group, and send the decision to them."""
         self._context.status.publish()
         try:
             votes = {0: mine, **hub.gather(mine.quorum, mine.step, limit)}
-            reply, found = self._vote_for_group(votes, vote, limit, meanwhile)
+            decision = self._vote_for_group(votes, vote, limit, meanwhile)
         except (CollectiveError, DeadlineError) as e:
-            hub.decide(mine.quorum, mine.step, Decision(False, str(e)))
+            decision = Decision(False, str(e))
+            hub.decide(mine.quorum, mine.step, decision)
             if isinstance(e, DeadlineError) or self._context.failures.ended is not None:
                 raise
             self._context.failures.fail(e, mine.quorum)  # a rank is gone: the other groups must not wait for this group
-            return VoteReply(False, str(e))
-        copies = self._decide_copies(votes.values(), mine, reply)
-        decision = Decision(
-            reply.commit, reply.reason, reply.prepared, copies, found.differ, found.wrong, found.disputed, found.faulty
-        )
-        hub.decide(mine.quorum, mine.step, decision)
-        self._compared(found)
-        return reply
+            return decision
+        copies = self._decide_copies(votes.values(), mine, commit=decision.commit)
+        hub.decide(mine.quorum, mine.step, decision._replace(copies=copies))
+        return decision
 
     # --- copies in memory ----------------------------------------------------------------------------------------------
 
-    def _decide_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
+    def _decide_copies(self, votes: Collection[RankVote], mine: RankVote, *, commit: bool) -> int:
         """Decide for the group about copies of the state in memory. Return the bits that the decision carries."""
         c = self._context
         if c.memory is None:
             return 0
-        state = _next_state(mine, commit=reply.commit)
+        state = _next_state(mine, commit=commit)
         decision = c.memory.decide([CopyVote(v.copies) for v in votes], state, c.step_time.seconds)
         c.memory.receive(decision, state)
         return decision
 
     # --- comparisons --------------------------------------------------------------------------------------------------
 
-    def _compared(self, found: Comparison) -> None:
+    def _carry_out(self, found: Decision) -> None:
         """Carry out what the comparison has found, on each rank of a group alike. Raises `FaultyError` in a faulty group."""
         c, check = self._context, self._data.check
         if found.disputed and check is not None:
@@ -204,7 +186,7 @@ class StepVote:
         if c.memory is not None:
             c.memory.drop()  # its copies hold the wrong state too
 
-    def _call_roll(self, mine: tuple[int, int], limit: float) -> Comparison:
+    def _call_roll(self, mine: tuple[int, int], limit: float) -> Decision:
         """Find the groups whose state, or gradient of the compared slot, is wrong. `mine`: this group's digests of both.
 
         All members must call it after the same vote, because each one sends its digests in its turn of this roll call.
@@ -227,7 +209,7 @@ class StepVote:
         others = f"those of {right} others" if right > 1 else "that of another, and no majority says which is right"
         self._report(f"the parameters or optimizer state of {who} differ from {others}: {who} copies them")
         why = "the members hold different parameters or optimizer states"
-        return Comparison(why, differ=True, wrong=plan.replica_rank in wrong, disputed=self._is_disputed)
+        return Decision(False, why, differ=True, wrong=plan.replica_rank in wrong, disputed=self._is_disputed)
 
     @property
     def _is_disputed(self) -> bool:
@@ -235,14 +217,14 @@ class StepVote:
         check = self._data.check
         return check is not None and check.phase(self._context.step.top) is CheckPhase.ALL
 
-    def _judge_slots(self, plan: QuorumPlan, digests: dict[str, int]) -> Comparison:
+    def _judge_slots(self, plan: QuorumPlan, digests: dict[str, int]) -> Decision:
         """Report which groups compute wrong gradients, as far as the members' digests show it."""
         step, check, differ = self._context.step, self._data.check, len(set(filter(None, digests.values()))) > 1
         if check is None or step.data_options is None:
-            return ALIKE
+            return Decision(True)
         phase, verdict = check.phase(step.top), check.report(step.top, digests)
         if not differ and phase is not CheckPhase.ALL:
-            return ALIKE
+            return Decision(True)
         slot = f"slot {compared_slot(step.top, step.data_options)} of step {step.top.step}"
         who = _listed(plan, [replica_id for replica_id, digest in digests.items() if digest])
         if verdict.wrong:
@@ -255,8 +237,9 @@ class StepVote:
             why = f"{who} have computed different gradients of {slot}, and no majority says which is right; "
             why += "more groups would say it, unless their hardware differs or their kernels are not deterministic. Training goes on"
         self._report(why)
-        objection = "members have computed different gradients of one slot" if differ else ""
-        return Comparison(objection, disputed=True, faulty=plan.replica_ids[plan.replica_rank] in verdict.wrong)
+        why = "members have computed different gradients of one slot" if differ else ""
+        faulty = plan.replica_ids[plan.replica_rank] in verdict.wrong
+        return Decision(not differ, why, disputed=True, faulty=faulty)
 
     def _report(self, why: str) -> None:
         c = self._context
@@ -267,7 +250,7 @@ class StepVote:
 
     def _vote_for_group(
         self, said: dict[int, RankVote], vote: LocalVote, limit: float, meanwhile: Meanwhile
-    ) -> tuple[VoteReply, Comparison]:
+    ) -> Decision:
         """Return the group's outcome from all its ranks' votes: prepare first (R12), then vote between the groups."""
         shell = self._context.connection.link
         assert isinstance(shell, GroupShell), "only rank 0 speaks for its group"
@@ -281,22 +264,22 @@ class StepVote:
         if not reply.prepared:
             left = ", ".join(str(rank) for rank, v in said.items() if v.left)
             why = f"group rank {left} asked for a new quorum instead of voting on step {vote.step}."
-            return (VoteReply(reply.commit, why) if left else reply), ALIKE
+            return Decision(reply.commit, why if left else reply.reason)
         state, slot = (fold(d) if all(d) else 0 for d in ([v.state for _, v in votes], [v.slot for _, v in votes]))
-        why, found = self._vote_between_groups(reply, vote, (state, slot), limit, meanwhile)
-        refuted = bool(why) and found.disputed
-        final = shell.vote(CrossVoteEnded(vote.step, vote.quorum_id, not why, refuted))
-        prepared = not (final.commit or refuted) and reply.row is not None
-        return VoteReply(final.commit, why or final.reason, prepared=prepared), found
+        found = self._vote_between_groups(reply, vote, (state, slot), limit, meanwhile)
+        refuted = found.disputed and not found.commit
+        final = shell.vote(CrossVoteEnded(vote.step, vote.quorum_id, found.commit, refuted))
+        undecided = not (final.commit or refuted) and reply.row is not None
+        return found._replace(commit=final.commit, reason=found.reason or final.reason, undecided=undecided)
 
     def _vote_between_groups(
         self, reply: VoteReply, vote: LocalVote, mine: tuple[int, int], limit: float, meanwhile: Meanwhile
-    ) -> tuple[str, Comparison]:
-        """Return why the vote between the groups did not pass, as far as this rank knows; empty if it passed.
+    ) -> Decision:
+        """Return whether the vote between the groups passed, as far as this rank knows.
 
         `mine`: digests of this group's state and of its gradient of the compared slot.
         """
-        c, found, check = self._context, ALIKE, self._data.check
+        c, found, check = self._context, Decision(True), self._data.check
         mine = (0, 0) if reply.row is None else mine
         try:
             limit = min(limit, c.waits.start_wait(time.monotonic(), connected=c.connection.link.connected))
@@ -311,13 +294,13 @@ class StepVote:
                 c.waits.end_wait(time.monotonic())
         except Exception as e:
             c.failures.fail(e, vote.quorum_id)
-            return f"the vote between the groups was not heard to the end: {e}", ALIKE
-        objection = found.objection or cross_group_vote.objection(minimum)
+            return Decision(False, f"the vote between the groups was not heard to the end: {e}")
+        objection = found.reason or cross_group_vote.objection(minimum)
         if not objection:
-            return "", found
+            return found
         level = logging.ERROR if vote.ok else logging.INFO  # this rank's own no was logged before
         c.log.log(level, "step %s does not pass: %s", vote.step, objection)
-        return f"the groups do not agree: {objection}", found
+        return found._replace(commit=False, reason=f"the groups do not agree: {objection}")
 
 
 def _next_state(mine: RankVote, *, commit: bool) -> State | None:

@@ -13,6 +13,7 @@ import torch
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, Trainer, leave, lighthouse, model, same, two_by_two
 from tests.util import scaled
+from torchft_x.comm.votes.ranks import Decision
 from torchft_x.core.commit.slot_check import SlotCheck, compared_slot, is_due
 from torchft_x.core.data.deal import Claim, deal
 from torchft_x.core.data.options import DataOptions, Policy
@@ -21,7 +22,6 @@ from torchft_x.errors import CollectiveError, ConfigError, FaultyError
 from torchft_x.observe.events import read_events
 from torchft_x.train.elastic.loader import ElasticLoader
 from torchft_x.train.elastic.sampler import ElasticSampler
-from torchft_x.train.step.vote import Comparison
 
 EVERY, SLOTS = 4, 8
 DEALING: dict[str, Any] = {
@@ -194,7 +194,7 @@ def test_a_faulty_group_that_misses_the_end_of_the_roll_call_is_told_again(run_d
             call_roll, vote._call_roll = vote._call_roll, lambda *args: miss(call_roll(*args))  # type: ignore[method-assign]
             calls.append("none yet")
 
-    def miss(found: Comparison) -> Comparison:
+    def miss(found: Decision) -> Decision:
         calls.append("faulty" if found.faulty else "not")
         if calls[1:] == ["not", "faulty"]:
             raise CollectiveError("the quorum was revoked")

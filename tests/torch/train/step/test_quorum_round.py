@@ -14,8 +14,7 @@ from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.errors import DeadlineError
 from torchft_x.timing import TIMING
 from torchft_x.train.step import quorum_round
-from torchft_x.train.step.quorum_role import QuorumOptions
-from torchft_x.train.step.quorum_round import QuorumRound
+from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRound
 
 
 def test_it_waits_as_long_as_the_ask_which_anothers_pause_prolongs(monkeypatch: pytest.MonkeyPatch) -> None:
