@@ -29,7 +29,7 @@ from torchft_x.core.types import group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
-from torchft_x.train.context.context import RankContext, assemble
+from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
@@ -168,7 +168,7 @@ class Manager:
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
         step = Step(min_replica_size=options.min_replica_size, max_retries=max_retries)
-        self._context = assemble(
+        self._context = RankContext(
             options, step, pg, states, transport=checkpoint_transport, mode=world_size_mode,
             init_sync=init_sync, compares=compare_states and commit_vote, fingerprint=self._declared,
         )  # fmt: skip

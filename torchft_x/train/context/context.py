@@ -1,11 +1,10 @@
-"""The objects that a Manager is made of, and their assembly."""
+"""The objects that a Manager is made of."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from torchft_x import env, log_lines
@@ -19,12 +18,11 @@ from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.train.context.committed import CommittedState
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
-from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint, open_memory
+from torchft_x.train.context.memory_checkpoint import open_memory
 from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
 from torchft_x.train.introspection.setup import status_of
-from torchft_x.train.introspection.shared_status import SharedStatus
-from torchft_x.train.setup.connect import GroupConnection, connect
+from torchft_x.train.setup.connect import connect
 from torchft_x.train.setup.options import Options
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.torchft_transports import adapted, takes_mirrors
@@ -33,29 +31,58 @@ from torchft_x.transfer.transport import CheckpointTransport
 logger = logging.getLogger("torchft_x.train.manager")
 
 
-@dataclass(frozen=True)
 class RankContext:
     """Objects that a Manager is made of; they never change."""
 
-    options: Options
-    connection: GroupConnection
-    peers: PeerLinks  # connections to the other groups
-    transport: CheckpointTransport[Any]
-    awaits_commits: bool  # `transport` must be called before each commit changes the state
-    takes_mirrors: bool  # `transport` can copy a state from several sources at a time
-    state_dicts: StateDicts
-    committed: CommittedState
-    step: Step  # read and changed under failures.lock
-    failures: StepFailures
-    events: EventLog
-    status: SharedStatus  # published at each change of phase
-    log: logging.LoggerAdapter[Any]
-    world_size_mode: WorldSizeMode
-    init_sync: bool
-    step_time: StepTimeEstimate
-    waits: WaitBudget  # limits of the waits for other groups
-    fingerprint: FingerprintBuilder  # traits that must be alike in all groups
-    memory: MemoryCheckpoint | None  # copies that outlive this process; None: no supervisor has memory for them
+    def __init__(
+        self,
+        options: Options,
+        step: Step,
+        pg: Any,
+        states: StateDicts,
+        *,
+        transport: CheckpointTransport[Any] | None,
+        mode: WorldSizeMode,
+        init_sync: bool,
+        compares: bool,
+        fingerprint: FingerprintBuilder,
+    ) -> None:
+        """Connect to the group and the lighthouse, and make the objects of a rank. Raises the errors of `connect`."""
+        self.connection = connection = connect(options)
+        self.options = options = connection.options  # now with the address of the group's own lighthouse, if it has one
+        self.step = step  # read and changed under failures.lock
+        self.state_dicts = states
+        self.world_size_mode = mode
+        self.init_sync = init_sync
+        self.fingerprint = fingerprint  # traits that must be alike in all groups
+        self.committed = CommittedState(compares=compares)
+        self._group = group = group_of(connection.replica_id)
+        self.events = self._event_log()
+        self.log = StepLogger(f"group {group} rank {options.group_rank}", step)
+        self.peers = PeerLinks(pg, options)  # connections to the other groups
+        self.failures = StepFailures(
+            step, self.peers, self.log, self.events, connection.client.suspect, connection.stop,
+            heal_patience=options.timeout,
+        )  # fmt: skip
+        connection.client.watch(self.failures.on_over, self.failures.on_end)
+        # Published at each change of phase.
+        self.status = status_of(options, step, connection.replica_id, connection.client.story)
+        if transport is None:
+            transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
+        self.transport = carrier = adapted(transport)
+        nothing = CheckpointTransport.before_commit
+        # Whether the transport must be called before each commit changes the state.
+        self.awaits_commits = getattr(type(carrier), "before_commit", nothing) is not nothing
+        self.takes_mirrors = takes_mirrors(carrier)  # it can copy a state from several sources at a time
+        self._report_progress()
+        # Copies that outlive this process; None: no supervisor has memory for them.
+        self.memory = open_memory(options, connection, self.events, self.log)
+        if self.memory is not None and isinstance(carrier, HTTPTransport):
+            carrier.borrow_from(self.memory)
+        self.step_time = StepTimeEstimate()
+        self.waits = WaitBudget(  # limits of the waits for other groups
+            time.monotonic(), most=options.timeout, fixed=options.straggler_timeout, tell=self.status.waits
+        )
 
     def counters(self) -> dict[str, Any]:
         """Return this library's own part of the state: numbers, and the position in the data as text, if it deals them."""
@@ -73,6 +100,28 @@ class RankContext:
         """Return the state that a heal copies: the user's state and the counters."""
         return {"user": self.state_dicts.save(), "torchft": self.counters()}
 
+    def _event_log(self) -> EventLog:
+        """Make this rank's event log. Rank 0's is also narrated on the console, unless only warnings are wanted."""
+        o, replica_id = self.options, self.connection.replica_id
+        events = EventLog(
+            o.run_dir, "trainer", group=self._group, rank=o.group_rank, replica_id=replica_id, attempt=o.attempt
+        )
+        if o.group_rank == 0 and env.wants_news():
+            events.listeners.append(Narrator(self._group).receive)
+        return events
+
+    def _report_progress(self) -> None:
+        """Report the group's progress to the lighthouse, on rank 0."""
+        if self.options.group_rank:
+            return
+
+        def say(line: str) -> None:
+            log_lines.print_line(f"group {self._group}: {line}", role="trainer", group=self._group)
+
+        facts = FactsCollector(self.transport.received, say if env.wants_news() else lambda _: None)
+        self.events.listeners.append(facts.receive)
+        self.connection.client.report_facts(facts)
+
 
 class StepLogger(logging.LoggerAdapter[logging.Logger]):
     """Logger that prefixes messages with ``[group G rank R, step N]``."""
@@ -88,80 +137,3 @@ class StepLogger(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return f"[{self._who}, step {self._machine.state.step}] {msg}", kwargs
-
-
-def assemble(
-    options: Options,
-    step: Step,
-    pg: Any,
-    states: StateDicts,
-    *,
-    transport: CheckpointTransport[Any] | None,
-    mode: WorldSizeMode,
-    init_sync: bool,
-    compares: bool,
-    fingerprint: FingerprintBuilder,
-) -> RankContext:
-    """Connect to the group and the lighthouse, and make the objects of a rank. Raises the errors of `connect`."""
-    connection = connect(options)
-    options = connection.options  # now with the address of the group's own lighthouse, if it has one
-    group = group_of(connection.replica_id)
-    events = _event_log(options, group, connection.replica_id)
-    log = StepLogger(f"group {group} rank {options.group_rank}", step)
-    peers = PeerLinks(pg, options)
-    failures = StepFailures(
-        step, peers, log, events, connection.client.suspect, connection.stop, heal_patience=options.timeout
-    )
-    connection.client.watch(failures.on_over, failures.on_end)
-    status = status_of(options, step, connection.replica_id, connection.client.story)
-    if transport is None:
-        transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
-    carrier = adapted(transport)
-    _tell(connection, events, carrier)
-    memory = open_memory(options, connection, events, log)
-    if memory is not None and isinstance(carrier, HTTPTransport):
-        carrier.borrow_from(memory)
-    return RankContext(
-        options=options,
-        connection=connection,
-        peers=peers,
-        transport=carrier,
-        awaits_commits=getattr(type(carrier), "before_commit", None) is not CheckpointTransport.before_commit,
-        takes_mirrors=takes_mirrors(carrier),
-        state_dicts=states,
-        committed=CommittedState(compares=compares),
-        step=step,
-        failures=failures,
-        events=events,
-        status=status,
-        log=log,
-        world_size_mode=mode,
-        init_sync=init_sync,
-        step_time=StepTimeEstimate(),
-        waits=WaitBudget(time.monotonic(), most=options.timeout, fixed=options.straggler_timeout, tell=status.waits),
-        fingerprint=fingerprint,
-        memory=memory,
-    )
-
-
-def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
-    """Make this rank's event log. Rank 0's is also narrated on the console, unless only warnings are wanted."""
-    events = EventLog(
-        options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=replica_id, attempt=options.attempt
-    )
-    if options.group_rank == 0 and env.wants_news():
-        events.listeners.append(Narrator(group).receive)
-    return events
-
-
-def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTransport[Any]) -> None:
-    """Report the group's progress to the lighthouse, on rank 0."""
-    if connection.options.group_rank == 0:
-        group = group_of(connection.replica_id)
-
-        def say(line: str) -> None:
-            log_lines.print_line(f"group {group}: {line}", role="trainer", group=group)
-
-        facts = FactsCollector(transport.received, say if env.wants_news() else lambda _: None)
-        events.listeners.append(facts.receive)
-        connection.client.report_facts(facts)
