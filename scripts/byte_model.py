@@ -30,10 +30,13 @@ def parse_args(
     `parser` holds further arguments of one script. `apart` is true if its groups don't average each step.
     """
     p = parser or argparse.ArgumentParser(description="Train a small byte-level transformer in replica groups.")
-    p.add_argument("--steps", type=int, default=200, help="committed steps to train")
+    p.add_argument("--steps", "--training.steps", type=int, default=200, help="committed steps to train")
     p.add_argument("--data", help="file, directory, glob or any fsspec URL (default: Python's own standard library)")
     p.add_argument("--data-mb", type=float, default=8.0, help="read at most this many megabytes of text")
-    p.add_argument("--mock-data", action="store_true", help="train on made-up text (--training.mock_data)")
+    p.add_argument(
+        "--mock-data", "--training.mock_data", "--training.mock-data", nargs="?", const=True, default=False,
+        type=fault_tolerance.boolean, metavar="true", help="train on made-up text",
+    )  # fmt: skip
     p.add_argument(
         "--batch-size", type=int, default=8, help="sequences of a micro batch, which the ranks of a group divide"
     )
@@ -62,7 +65,8 @@ def parse_args(
     p.add_argument(
         "--process-group",
         default="auto",
-        help="between the groups: gloo, nccl or xccl; auto: the device's own, or gloo where ranks may share a device",
+        help="between the groups: gloo, nccl or xccl, or baby-gloo, ... in a child process; auto: the device's own, or "
+        "gloo where ranks may share a device",
     )
     p.add_argument(
         "--compile",
@@ -87,7 +91,7 @@ def parse_args(
         metavar="WHERE",
         help="tensorboard:FOLDER or wandb:PROJECT: numbers of each step, of each group as a run of its own",
     )
-    args = fault_tolerance.parse_args(p, argv, training=("steps", "mock_data"), apart=apart)
+    args = fault_tolerance.parse_args(p, argv, apart=apart)
     for name in ("steps", "batch_size", "seq_len", "layers", "width", "heads", "threads", "log_every"):
         if getattr(args, name) < 1:
             p.error(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")

@@ -43,10 +43,10 @@ from torchft_x import (
     env,
     exit_code,
     local_device,
+    process_group_for,
 )
 from torchft_x.observe.export import track
 from torchft_x.timing import LONGEST_WAIT
-from torchft_x.train import fault_tolerance
 from torchft_x.train.device import in_group_backend
 from torchft_x.train.local.partition import cut_into_fragments
 from torchft_x.train.step.reductions import ring_bytes
@@ -133,7 +133,7 @@ def train(args: argparse.Namespace) -> None:
     rank, ranks = env.read_int("RANK", 0), env.read_int("WORLD_SIZE", 1)
     leads = rank == 0 or not args.ft.rank0_synchronization_only  # otherwise rank 0 exchanges for this rank
     device = local_device(args.device)
-    pg = fault_tolerance.make_process_group(args.ft, device) if leads else None  # between the groups
+    pg = process_group_for(device, args.ft.process_group, args.timeout) if leads else None  # between the groups
     if args.track:
         track(args.track)
     data = load_data(args)

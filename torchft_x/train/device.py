@@ -14,11 +14,12 @@ import torch
 from torchft_x import env
 from torchft_x.core.types import group_number
 from torchft_x.errors import ConfigError
+from torchft_x.train import fault_tolerance
 
 KINDS = ("cuda", "xpu")
 """Accelerators for which process groups exist; with any other one (mps) a rank trains on the CPU."""
 _LIBRARIES = {"cuda": "nccl", "xpu": "xccl"}
-PROCESS_GROUPS = ("auto", "gloo", "nccl", "xccl")
+PROCESS_GROUPS = ("auto", *fault_tolerance.PROCESS_GROUPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def choose_device(asked: str, devices: LocalDevices) -> torch.device:
 
 
 def choose_process_group(asked: str, device: torch.device, devices: LocalDevices) -> str:
-    """Return the process group to use between the groups: gloo, nccl or xccl.
+    """Return the process group to use between the groups: gloo, nccl, xccl, or one of them in a child process (baby-gloo).
 
     Raises `ConfigError` if `asked` is unknown or doesn't take tensors on `device`.
     """
@@ -92,8 +93,8 @@ def choose_process_group(asked: str, device: torch.device, devices: LocalDevices
     library = _LIBRARIES.get(device.type, "gloo")
     if asked == "auto":
         return "gloo" if devices.shares else library
-    if asked not in ("gloo", library):
-        raise ConfigError(f"--process-group {asked} takes no tensors on {device.type}; leave it out, or say gloo.")
+    if asked.removeprefix("baby-") not in ("gloo", library):
+        raise ConfigError(f"process group {asked} takes no tensors on {device.type}; choose another --device, or gloo.")
     return asked
 
 
@@ -134,8 +135,8 @@ def process_group_for(device: torch.device, asked: str = "auto", timeout: float 
     """
     from torchft_x import comm
 
-    names = {"gloo": comm.ProcessGroupGloo, "nccl": comm.ProcessGroupNCCL, "xccl": comm.ProcessGroupXCCL}
-    return names[choose_process_group(asked, device, local_devices())](timeout=timeout)
+    name = choose_process_group(asked, device, local_devices())
+    return getattr(comm, fault_tolerance.PROCESS_GROUPS[name])(timeout=timeout)
 
 
 def in_group_backend(device: torch.device) -> str:

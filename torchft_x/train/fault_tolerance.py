@@ -9,7 +9,7 @@
     semi_sync_method = "diloco"
 
 or ``--fault_tolerance.sync_steps=10``. Flags override the file, the file overrides the environment that a component
-sets, and the environment overrides the defaults. A script calls `parse_args`. Only `make_process_group` needs torch.
+sets, and the environment overrides the defaults. A script calls `parse_args`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import json
 import os
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,12 @@ PROCESS_GROUPS = {
 }
 """Values of the setting ``process_group``, and the names of their classes in `torchft_x`."""
 METHODS = ("diloco", "local_sgd")
+_TRAINING = "--training."
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultTolerance:
-    """Checked settings of fault-tolerant training. Construction raises `ConfigError`, which names the wrong key."""
+    """Settings of fault-tolerant training. Construction raises `ConfigError`, which names the key, for a wrong value."""
 
     enable: bool = False
     process_group: str = "gloo"
@@ -79,8 +80,6 @@ class FaultTolerance:
     """Whether pseudo-gradients are copied to the CPU before they are exchanged."""
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, _checked(f.name, getattr(self, f.name), f.type))
         if self.process_group not in PROCESS_GROUPS:
             if self.process_group == "mccl":  # torchtitan's name for torchcomms
                 raise ConfigError(
@@ -134,67 +133,59 @@ class FaultTolerance:
         return len(self.module_fqns_per_model_fragment) or self.num_fragments
 
 
-def make_process_group(ft: FaultTolerance, device: Any = None) -> Any:
-    """Make the process group that `ft` names; needs torch.
-
-    Raises `ConfigError`, with the process group's own message, if this machine can't run it, and if it takes no tensors
-    on `device` (a torch.device).
-    """
-    kind = getattr(importlib.import_module("torchft_x"), PROCESS_GROUPS[ft.process_group])
-    pg = kind(timeout=ft.process_group_timeout_ms / 1000)
-    if device is not None and getattr(pg, "takes", None) not in (None, device.type):
-        raise ConfigError(
-            f"{SECTION}.process_group {ft.process_group} takes no tensors on {device.type}; choose another --device, "
-            "or gloo."
-        )
-    return pg
-
-
 KEYS = tuple(f.name for f in dataclasses.fields(FaultTolerance))
 EACH_STEP = ("enable", "process_group", "process_group_timeout_ms", "replica_id", "group_size", "min_replica_size")
 """Keys for groups that average each step. The other ones are about groups that train apart."""
 
 
 def parse_args(
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None = None,
-    *,
-    training: Sequence[str] = (),
-    apart: bool = False,
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None, *, apart: bool = False
 ) -> argparse.Namespace:
-    """Parse a script's own arguments together with torchtitan's: ``--config FILE`` and ``--SECTION.KEY=VALUE``.
+    """Parse a script's own arguments together with torchtitan's: ``--config FILE`` and ``--fault_tolerance.KEY=VALUE``.
 
     In the result, `ft` holds the checked `FaultTolerance`, and `given` the names of its keys that the file or a flag
     sets. A replica_id and a group_size that are given become REPLICA_GROUP_ID and NUM_REPLICA_GROUPS of this process.
-    Names in the file that mean nothing to the script are listed on stderr.
+    The file's section [training] sets the options of `parser` that are also called ``--training.KEY``. Names in the
+    file that mean nothing to the script are listed on stderr.
 
     Args:
-        parser: the script's parser; ``--config`` is added to it.
+        parser: the script's parser, to which options are added. From then on it takes no abbreviated options.
         argv: the arguments (``sys.argv[1:]``).
-        training: options of `parser`, with defaults, that the section [training] sets as well.
         apart: the groups train apart (LocalSGD, DiLoCo). If False, keys about that are refused.
 
     Raises `ConfigError` for an unknown key, a wrong value, or a key that can't be used with `apart`.
     """
-    known = {SECTION: KEYS, "training": training}
-    flags, rest = take_flags(sys.argv[1:] if argv is None else argv, known)
+    parser.allow_abbrev = False
     parser.add_argument("--config", "--job.config_file", metavar="FILE", help=f"TOML with [{SECTION}] and [training]")
-    args = parser.parse_args(rest)
+    for key in KEYS:
+        parser.add_argument(
+            f"--{SECTION}.{key}", f"--{SECTION}.{key.replace('_', '-')}",
+            nargs="?", const="true", default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+        )  # fmt: skip
+    training = [word.removeprefix(_TRAINING) for word in parser._option_string_actions if word.startswith(_TRAINING)]
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args, unknown = parser.parse_known_args(argv)
+    for word in unknown:
+        for prefix, known in ((f"--{SECTION}.", KEYS), (_TRAINING, training)):
+            if word.startswith(prefix):
+                flag = word.partition("=")[0]
+                raise ConfigError(f"{flag} is unknown; {_nearest(flag.removeprefix(prefix), known)}")
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     file = read_toml(args.config) if args.config else {}
-    section = file.get(SECTION, {})
+    section, settings = file.get(SECTION, {}), file.get("training", {})
+    _check_keys(section, f"[{SECTION}]")
+    args = parser.parse_args([f"{_TRAINING}{k}={_text(k, v)}" for k, v in settings.items() if k in training] + argv)
+    flags = {key: getattr(args, f"{SECTION}.{key}") for key in KEYS if hasattr(args, f"{SECTION}.{key}")}
     defaults = {} if args.config else {"enable": True, **({"semi_sync_method": "diloco"} if apart else {})}
-    args.ft = resolve({**defaults, **section}, flags[SECTION])
-    args.given = frozenset({**section, **flags[SECTION]})
-    _check_use(args.ft, flags[SECTION], apart)
-    settings = {**file.get("training", {}), **flags["training"]}
-    unused = [f"[{name}]" for name in file if name not in known]
+    args.ft = _resolve({**from_environment(), **defaults, **section, **flags})
+    args.given = frozenset({**section, **flags})
+    _check_use(args.ft, flags, apart)
+    unused = [f"[{name}]" for name in file if name not in (SECTION, "training")]
     unused += [f"{key} of [training]" for key in settings if key not in training]
     unused += [f"{key} of [{SECTION}]" for key in section if not (apart or key in (*EACH_STEP, "semi_sync_method"))]
     for name in unused:
         print(f"{os.path.basename(sys.argv[0])}: {args.config}: {name} means nothing to this script", file=sys.stderr)
-    for key in training:
-        if key in settings:
-            setattr(args, key, _checked(key, settings[key], type(getattr(args, key)).__name__, "training"))
     if "replica_id" in args.given:
         env.set_default(env.REPLICA_GROUP_ID, str(args.ft.replica_id))
     if args.ft.group_size:
@@ -260,51 +251,20 @@ def read_toml(path: str) -> dict[str, Any]:
     return parsed
 
 
-def take_flags(argv: Sequence[str], known: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return the flags ``--SECTION.KEY[=VALUE]`` of `known` sections, by section and key, and the other arguments.
-
-    A flag without a value, before another flag or at the end, is "true". Raises `ConfigError` for an unknown key.
-    """
-    found: dict[str, dict[str, str]] = {section: {} for section in known}
-    rest: list[str] = []
-    left = list(argv)
-    while left:
-        word = left.pop(0)
-        name, equals, value = word.partition("=")
-        section, dot, key = name.removeprefix("--").partition(".")
-        if not name.startswith("--") or not dot or section not in known:
-            rest.append(word)
-            continue
-        key = key.replace("-", "_")
-        if key not in known[section]:
-            raise ConfigError(f"--{section}.{key} is unknown; {_nearest(key, known[section])}")
-        if not equals:
-            value = left.pop(0) if left and not left[0].startswith("--") else "true"
-        found[section][key] = value
-    return found, rest
-
-
-def resolve(
-    table: Mapping[str, Any], flags: Mapping[str, str], environ: Mapping[str, str] | None = None
-) -> FaultTolerance:
-    """Return the settings from the file's section `table`, the flags and the environment.
-
-    Raises `ConfigError` for an unknown key, a wrong value, and a group number or count that the launcher contradicts.
-    """
-    _check_keys(table, f"[{SECTION}]")
-    values = {**from_environment(environ), **table, **flags}
-    group = env.read(env.REPLICA_GROUP_ID, None, environ)
-    if group is not None and "replica_id" in values and str(values["replica_id"]) != group:
+def _resolve(settings: Mapping[str, Any]) -> FaultTolerance:
+    """Return the checked settings. Raises `ConfigError` also for a number of groups that the launcher contradicts."""
+    values = {key: _value(key, _text(key, value)) for key, value in settings.items()}
+    group = env.read(env.REPLICA_GROUP_ID)
+    if group is not None and str(values.get("replica_id", group)) != group:
         raise ConfigError(
             f"{SECTION}.replica_id is {values['replica_id']}, but {env.REPLICA_GROUP_ID} is {group}, as the launcher numbers "
             "this group; leave the key out."
         )
     if group is not None and group.isdecimal():
         values["replica_id"] = int(group)
-    groups = env.read_int(env.NUM_REPLICA_GROUPS, None, environ)
+    groups = env.read_int(env.NUM_REPLICA_GROUPS)
     if groups:
-        told = values.get("group_size")
-        if (_checked("group_size", told, "int") if told not in (None, "") else 0) not in (0, groups):
+        if values.get("group_size", 0) not in (0, groups):
             raise ConfigError(
                 f"{SECTION}.group_size is {values['group_size']}, but {env.NUM_REPLICA_GROUPS} is {groups}; leave the key out."
             )
@@ -312,44 +272,48 @@ def resolve(
     return FaultTolerance(**values)
 
 
-def _checked(name: str, value: Any, kind: Any, section: str = SECTION) -> Any:
-    """Return the value converted to its type; text comes from a flag. Raises `ConfigError` if it can't be converted."""
-    text = isinstance(value, str)
-    if kind == "bool | str" and value in FORMATS:
-        return value
-    if kind in ("bool", "bool | str"):
-        if text and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if isinstance(value, bool):
-            return value
-        raise ConfigError(f"{section}.{name} is {value!r}; write true or false.")
-    if kind in ("int", "float"):
-        try:
-            if isinstance(value, bool) or not (text or isinstance(value, int if kind == "int" else (int, float))):
-                raise ValueError
-            return int(value) if kind == "int" else float(value)
-        except (ValueError, OverflowError):  # a float of 10**400, a text of more digits than Python reads
-            number = "a whole number" if kind == "int" else "a number"
-            raise ConfigError(f"{section}.{name} is {reprlib.repr(value)}; it must be {number}.") from None
-    if name == "module_fqns_per_model_fragment":
-        return _names(name, value)
-    if text:
-        return None if kind != "str" and value.lower() in ("none", "") else value
-    if value is None and kind != "str":
-        return None
-    raise ConfigError(f"{section}.{name} is {value!r}; it must be text.")
+def boolean(text: str) -> bool:
+    """Return the value of a flag that is true or false. Raises ValueError."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
 
 
-def _names(name: str, value: Any) -> tuple[tuple[str, ...], ...]:
-    """Return lists of lists of names; a flag gives them as ``a,b;c`` for [[a, b], [c]]."""
-    if isinstance(value, str):
-        value = [part.split(",") for part in value.split(";") if part]
-    good = isinstance(value, (list, tuple)) and all(
-        isinstance(part, (list, tuple)) and part and all(isinstance(fqn, str) and fqn for fqn in part) for part in value
-    )
-    if not good:
-        raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be a list of lists of module names.")
-    return tuple(tuple(part) for part in value)
+def _names(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return lists of names, given as JSON or as ``a,b;c`` for [[a, b], [c]]. Raises ValueError."""
+    lists = json.loads(text) if text.startswith("[") else [part.split(",") for part in text.split(";") if part]
+    if not all(isinstance(part, list) and part and all(isinstance(n, str) and n for n in part) for part in lists):
+        raise ValueError(text)
+    return tuple(map(tuple, lists))
+
+
+_TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "bool": (boolean, "true or false"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "str": (str, "text"),
+    "str | None": (lambda text: None if text.lower() in ("none", "null", "") else text, "text"),
+    "bool | str": (lambda text: text if text in FORMATS else boolean(text), f"true, false, {' or '.join(FORMATS)}"),
+    "tuple[tuple[str, ...], ...]": (_names, "a list of lists of module names"),
+}
+"""For each type of a setting: the function that reads it, and what a mistake is told to be."""
+
+
+def _value(key: str, text: str) -> Any:
+    """Return the value of a key, given as in a flag. Raises `ConfigError`, which names both, if it is none."""
+    convert, what = _TYPES[FaultTolerance.__annotations__[key]]
+    try:
+        return convert(text)
+    except ValueError:
+        raise ConfigError(f"{SECTION}.{key} is {reprlib.repr(text)}; it must be {what}.") from None
+
+
+def _text(key: str, value: Any) -> str:
+    """Return a value of a file or of JSON as it would be given in a flag."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        raise ConfigError(f"{key} has more digits than a setting can have.") from None
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 from pathlib import Path
 
 import pytest
 from torch import nn
 
 from torchft_x.errors import ConfigError
-from torchft_x.train.fault_tolerance import (
-    KEYS,
-    FaultTolerance,
-    read_toml,
-    resolve,
-    take_flags,
-)
+from torchft_x.train.fault_tolerance import KEYS, FaultTolerance, parse_args, read_toml
 from torchft_x.train.local.partition import cut_into_fragments
 
-KNOWN = {"fault_tolerance": KEYS, "training": ("steps", "mock_data")}
-
+APART = ("--fault_tolerance.enable", "--fault_tolerance.semi_sync_method=diloco")
 FRAGMENTS = """
 [fault_tolerance]
 enable = true
@@ -33,12 +28,23 @@ ISLANDS = FRAGMENTS.replace("num_fragments = 2", "num_fragments = 1") + "rank0_s
 ON_CPU = ISLANDS.replace("only = true", "only = false") + "copy_pseudogradients_to_cpu = true\n"
 
 
-def settings(text: str, tmp_path: Path, *flags: str, environ: dict[str, str] | None = None) -> FaultTolerance:
+@pytest.fixture(autouse=True)
+def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment, without what launchers set and without what the last call has set."""
+    for name in ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_X_FAULT_TOLERANCE"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def settings(text: str, tmp_path: Path, *flags: str) -> FaultTolerance:
     file = tmp_path / "debug.toml"
     file.write_text(text)
-    found, rest = take_flags(flags, KNOWN)
-    assert rest == []
-    return resolve(read_toml(str(file)).get("fault_tolerance", {}), found["fault_tolerance"], environ or {})
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", "--training.steps", type=int)
+    ft = parse_args(parser, ["--config", str(file), *flags], apart=True).ft
+    assert isinstance(ft, FaultTolerance)
+    return ft
 
 
 def test_the_missions_configurations(tmp_path: Path) -> None:
@@ -57,30 +63,42 @@ def test_the_keys_are_torchtitans_and_the_missions() -> None:
     )  # fmt: skip
 
 
-def test_flags_beat_the_file_and_the_file_beats_the_environment(tmp_path: Path) -> None:
+def test_flags_beat_the_file_and_the_file_beats_the_environment(tmp_path: Path, environ: pytest.MonkeyPatch) -> None:
     own = {"sync_steps": 50, "fragment_sync_delay": 1, "should_quantize": "int8"}
-    environ = {"TORCHFT_X_FAULT_TOLERANCE": json.dumps(own)}
-    found = settings(FRAGMENTS, tmp_path, "--fault_tolerance.num-fragments", "5", environ=environ)
+    environ.setenv("TORCHFT_X_FAULT_TOLERANCE", json.dumps(own))
+    found = settings(FRAGMENTS, tmp_path, "--fault_tolerance.num-fragments", "5")
     assert (found.sync_steps, found.num_fragments, found.fragment_sync_delay) == (10, 5, 1)
     assert found.should_quantize == "int8"
-    flags = ("--fault_tolerance.enable", "--fault_tolerance.replica_id=1", "--fault_tolerance.group_size=2")
-    found = settings("", tmp_path, *flags)
-    assert (found.enable, found.replica_id, found.group_size) == (True, 1, 2)
-    assert settings(FRAGMENTS, tmp_path, environ={"REPLICA_GROUP_ID": "3", "NUM_REPLICA_GROUPS": "4"}).replica_id == 3
+    named = settings("", tmp_path, *APART, "--fault_tolerance.module_fqns_per_model_fragment=a,b;c")
+    assert named.module_fqns_per_model_fragment == (("a", "b"), ("c",))
+    assert settings(f"{FRAGMENTS}module_fqns_per_model_fragment = [['a', 'b'], ['c']]", tmp_path).fragments == 2
+    environ.setenv("REPLICA_GROUP_ID", "3")
+    environ.setenv("NUM_REPLICA_GROUPS", "4")
+    found = settings(FRAGMENTS, tmp_path)
+    assert (found.replica_id, found.group_size) == (3, 4)
     for text, sentence in (
         ("[7]", "is no JSON object"),
         ('{"sync": 1}', "TORCHFT_X_FAULT_TOLERANCE has an unknown key"),
     ):
+        environ.setenv("TORCHFT_X_FAULT_TOLERANCE", text)
         with pytest.raises(ConfigError, match=sentence):
-            settings("", tmp_path, environ={"TORCHFT_X_FAULT_TOLERANCE": text})
-    named = settings("", tmp_path, "--fault_tolerance.module_fqns_per_model_fragment=a,b;c")
-    assert named.module_fqns_per_model_fragment == (("a", "b"), ("c",))
+            settings("", tmp_path)
 
 
-def test_other_arguments_are_left_alone() -> None:
-    flags, rest = take_flags(["--steps", "3", "--training.steps=5", "--training.mock_data", "--seed", "1"], KNOWN)
-    assert flags["training"] == {"steps": "5", "mock_data": "true"}
-    assert rest == ["--steps", "3", "--seed", "1"]
+def test_the_numbers_that_flags_give_are_this_process_s(tmp_path: Path) -> None:
+    found = settings("", tmp_path, *APART, "--fault_tolerance.replica_id=1", "--fault_tolerance.group_size", "2")
+    assert (found.enable, found.replica_id, found.group_size) == (True, 1, 2)
+    assert (os.environ["REPLICA_GROUP_ID"], os.environ["NUM_REPLICA_GROUPS"]) == ("1", "2")
+
+
+def test_other_arguments_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int)
+    args = parse_args(parser, ["--fault_tolerance.enable", "--seed", "1"])
+    assert (args.seed, args.given) == (1, {"enable"})
+    with pytest.raises(SystemExit):
+        parse_args(argparse.ArgumentParser(), ["--fault_tolerance.enable", "true", "--see", "1"])
+    assert "unrecognized arguments: --see 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -94,8 +112,8 @@ def test_other_arguments_are_left_alone() -> None:
         ('process_group = "ncl"', (), r"'ncl' is unknown; did you mean nccl\?"),
         ('process_group = "mccl"', (), r"'mccl' is not offered .*; write 'nccl'"),
         ('sync_steps = "ten"', (), r"sync_steps is 'ten'; it must be a whole number"),
-        ("sync_steps = true", (), r"sync_steps is True; it must be a whole number"),
-        ('enable = "perhaps"', (), r"enable is 'perhaps'; write true or false"),
+        ("sync_steps = true", (), r"sync_steps is 'true'; it must be a whole number"),
+        ('enable = "perhaps"', (), r"enable is 'perhaps'; it must be true or false"),
         ("fragment_update_alpha = 2.0", (), r"between 0 and 1"),
         ('semi_sync_method = "diloco"\nsync_steps = 5\nnum_fragments = 2', (), r"sync_steps is 5; it must be a multiple"),
         ("rank0_synchronization_only = true\nnum_fragments = 2", (), r"needs num_fragments = 1, and it is 2"),
@@ -103,7 +121,8 @@ def test_other_arguments_are_left_alone() -> None:
         ("replica_id = 2\ngroup_size = 2", (), r"replica_id is 2, but there are 2 groups"),
         ('module_fqns_per_model_fragment = ["a"]', (), r"must be a list of lists"),
         ('group_size = "x"', (), r"group_size is 'x'; it must be a whole number"),
-        ("fragment_update_alpha = 1" + "0" * 400, (), r"fragment_update_alpha is 10+\.\.\.0+; it must be a number"),
+        ("fragment_update_alpha = 1" + "0" * 400, (), r"fragment_update_alpha is inf; it must lie between 0 and 1"),
+        ("sync_steps = 0x" + "f" * 5000, (), r"sync_steps has more digits"),
         ("", ("--fault_tolerance.sync_steps=" + "9" * 5000,), r"sync_steps is '9+\.\.\.9+'; it must be a whole number"),
     ],
 )  # fmt: skip
@@ -121,17 +140,16 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
             read_toml(str(tmp_path / "bad.toml"))
 
 
-def test_a_number_of_groups_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="group_size is 'x'; it must be a whole number"):
-        resolve({"group_size": "x"}, {}, {"NUM_REPLICA_GROUPS": "3"})
-
-
-def test_what_the_launcher_says_is_not_contradicted(tmp_path: Path) -> None:
-    environ = {"REPLICA_GROUP_ID": "1", "NUM_REPLICA_GROUPS": "3"}
-    with pytest.raises(ConfigError, match=r"replica_id is 0, but REPLICA_GROUP_ID is 1"):
-        settings("", tmp_path, "--fault_tolerance.replica_id=0", environ=environ)
-    with pytest.raises(ConfigError, match=r"group_size is 2, but NUM_REPLICA_GROUPS is 3"):
-        settings("", tmp_path, "--fault_tolerance.group_size=2", environ=environ)
+def test_what_the_launcher_says_is_not_contradicted(tmp_path: Path, environ: pytest.MonkeyPatch) -> None:
+    environ.setenv("REPLICA_GROUP_ID", "1")
+    environ.setenv("NUM_REPLICA_GROUPS", "3")
+    for flag, sentence in (
+        ("replica_id=0", r"replica_id is 0, but REPLICA_GROUP_ID is 1"),
+        ("group_size=2", r"group_size is 2, but NUM_REPLICA_GROUPS is 3"),
+        ("group_size=x", r"group_size is 'x'; it must be a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            settings("", tmp_path, f"--fault_tolerance.{flag}")
 
 
 class Net(nn.Module):

@@ -74,7 +74,7 @@ def flags() -> frozenset[str]:
     found |= {f"--fault_tolerance.{key}" for key in fault_tolerance.KEYS}
     for path in (*(ROOT / "scripts").glob("*.py"), ROOT / "torchft_x/train/fault_tolerance.py"):
         found |= set(re.findall(r'"(--[\w.-]+)"', path.read_text()))
-    return frozenset(found | {"--training.steps", "--training.mock_data"})
+    return frozenset(found)
 
 
 @pytest.fixture(autouse=True)

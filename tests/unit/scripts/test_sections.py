@@ -63,12 +63,17 @@ def test_a_file_and_flags(parse: Callable, tmp_path: Path, request: pytest.Fixtu
         (["--fault_tolerance.enable=false"], "say so, or --fault_tolerance.enable"),
         (["--fault_tolerance.group_sise=2"], "did you mean group_size"),
         (["--training.stepz=2"], "did you mean steps"),
-        (["--training.steps=none"], "training.steps is 'none'"),
     ],
 )
 def test_what_is_not_for_groups_that_average_each_step(name: str, flags: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parser_of(name)(flags)
+
+
+def test_a_number_of_steps_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser_of("train_ddp")(["--training.steps=none"])
+    assert "--training.steps: invalid int value: 'none'" in capsys.readouterr().err
 
 
 def test_what_a_file_says_in_vain_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
