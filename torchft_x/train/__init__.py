@@ -9,5 +9,5 @@ rank, `step` runs its steps, `heal` copies state. `ddp` and `local` are built on
 * `leaving`: the end of a training loop, and SIGTERM. `loader_workers`: keeps DataLoader workers alive through it.
 * `lazy_compiler`: loads torch's compiler when something is compiled.
 * `fault_tolerance`: settings in torchtitan's form.
-* `parameter_server`, `parameter_wire`: workers that never wait for each other, without a lighthouse.
+* `parameter_server`: workers that never wait for each other, without a lighthouse.
 """
