@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.types import Computed, JoinReason, Part, State
-from torchft_x.errors import CollectiveError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,3 @@ def misfit(kept: Computed, part: Part, deal: Deal | None, *, all_keep: bool) -> 
     if all_keep and set(part.contributors) <= set(computed.contributors):
         return ""
     return f"its gradients were computed as number {computed.rank}, and this group is number {part.rank} now"
-
-
-def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:
-    """Return the error that a rank reports when its quorum is over. `lost` has the lost members, () if there are none."""
-    if not lost:
-        return CollectiveError(f"quorum {quorum_id} is over: {reason}")
-    who = ", ".join(lost)
-    return CollectiveError(f"quorum {quorum_id} is over: lost {who} ({reason}); the next quorum goes on without it.")

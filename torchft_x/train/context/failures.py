@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.commit.step import Step
-from torchft_x.core.commit.values import Outcome, over_error
+from torchft_x.core.commit.values import Outcome
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.state import Position
 from torchft_x.core.heal import QuorumPlan
@@ -183,7 +183,8 @@ class StepFailures:
     # --- from the watch thread ----------------------------------------------------------------------------------------
 
     def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str, left: bool = False) -> None:
-        error = over_error(quorum_id, lost, reason)
+        why = f"lost {', '.join(lost)} ({reason}); the next quorum goes on without it." if lost else reason
+        error = CollectiveError(f"quorum {quorum_id} is over: {why}")
         with self.lock:
             first = self.step.over(quorum_id, error)
             config = self._config_id

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchft_x.core.commit.step import Step, StepPhase
-from torchft_x.core.commit.values import LocalVote, misfit, over_error
+from torchft_x.core.commit.values import LocalVote, misfit
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
@@ -118,16 +118,14 @@ def test_who_could_not_be_reached_is_told_with_the_next_ask_and_forgotten_then()
 def test_over_for_the_quorum_in_hand_fails_it_once() -> None:
     step = running()
     assert not step.fail(BOOM, quorum_id=Q - 1)  # an error of another quorum
-    assert step.over(Q, over_error(Q, ("b:1",), "its process exited with -9"))
-    assert not step.over(Q, over_error(Q, ("b:1",), "again"))
-    assert "lost b:1 (its process exited with -9)" in str(step.vote().errored)
+    assert step.over(Q, BOOM)
+    assert not step.over(Q, CollectiveError("again"))
+    assert step.vote().errored is BOOM
     step.conclude(False)
     step.ask()
     assert not step.over(Q, BOOM)
     step.begin(Q + 1, State(), 0, 2)
     assert step.vote().ok
-    assert str(over_error(Q, (), "a step of b:1 failed.")) == "quorum 7 is over: a step of b:1 failed."
-    assert "lost a:1, b:1 (" in str(over_error(Q, ("a:1", "b:1"), "it left"))
 
 
 def test_the_newest_word_that_a_quorum_is_over_is_kept_and_of_that_the_first() -> None:

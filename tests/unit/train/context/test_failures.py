@@ -108,11 +108,18 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
 
 def test_over_before_the_quorum_arrives_prevents_configuring(guard: StepFailures) -> None:
     guard.step.ask()
-    guard.on_over(7, ("b:1",), "killed")
+    guard.on_over(7, ("a:1", "b:1"), "killed")
     guard.begin(plan(), plan().top, 0, 2)
     made: list[int] = []
     assert guard.configure(plan(), lambda: made.append(1)) is None
     assert not made
+    assert str(guard.step.error) == "quorum 7 is over: lost a:1, b:1 (killed); the next quorum goes on without it."
+
+
+def test_a_quorum_that_is_over_without_a_loss_has_its_reason(guard: StepFailures) -> None:
+    begin(guard, plan())
+    guard.on_over(7, (), "a step of b:1 failed.")
+    assert str(guard.step.error) == "quorum 7 is over: a step of b:1 failed."
 
 
 def test_over_just_before_configure_begins_still_ends_it(guard: StepFailures, pg: FakeGroup) -> None:
