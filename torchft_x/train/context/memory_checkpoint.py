@@ -120,40 +120,29 @@ class MemoryCheckpoint:
         busy = self._worker is not None and self._worker.is_alive()
         if self._off or busy or state in self._holds or not self._none_is_lent():
             return
-
-        def now(work: Callable[..., None], *args: Any) -> None:
-            work(*args)
-
-        if not self._copy(state, full_state, now) and not self._off:
-            self._copy(state, full_state, now)
+        for _ in range(2):  # the first time it may have to grow the slots instead
+            if not self._off and self._copy(state, full_state, lambda work, *args: work(*args)):
+                return
 
     def _copy(self, state: State, full_state: Callable[[], Any], run: Callable[..., None]) -> bool:
         """Copy `state`, and let `run` seal the copy. If the slots are too small, return False and let `run` grow them."""
         began = time.thread_time()  # a busy machine makes a copy later, not dearer
-        index = self._copies.slot(self._holds)
+        index, written = self._copies.slot(self._holds), False
         try:
             values: dict[str, Any] = full_state()
-            written = self._write(index, state, values)
+            self._holds[index] = None
+            written = self._slots[index].write(state, values)
             missing = [] if written else [(slot, slot.room_for(values)) for slot in self._slots]
         except (TorchftXError, RuntimeError, OSError) as e:
             self._stop(str(e))
             return False
+        finally:
+            if not written:
+                self._holds[index] = self._slots[index].state
         if written:
             run(self._seal, index, state, time.thread_time() - began)
         else:
             run(self._grow, missing)
-        return written
-
-    def _write(self, index: int, state: State, values: dict[str, Any]) -> bool:
-        """Write a copy, without its seal. Return False if its slot must grow first, and was not touched."""
-        slot, self._holds[index] = self._slots[index], None
-        try:
-            written = slot.write(state, values)
-        except BaseException:
-            self._holds[index] = slot.state
-            raise
-        if not written:
-            self._holds[index] = slot.state
         return written
 
     def to_load(self, state: State) -> State | None:
