@@ -225,7 +225,7 @@ class Manager:
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
-        lost: torch.Tensor | None = None, before: Callable[[int, int], None] | None = None,
+        lost: torch.Tensor | None = None,
     ) -> dist.Work:  # fmt: skip
         """Reduce `tensor` in place over the participating groups. A failed reduction drops the step and is not raised.
 
@@ -239,8 +239,6 @@ class Manager:
             reduce_op: a ``ReduceOp``. AVG divides by `num_participants` before the sum.
             lost: flat float32 tensor of as many values as `tensor`. This group's quantisation error is added to it, for
                 error feedback; valid once the step is committed (`comm.quantized.collectives.reduce_quantized`).
-            before: callback of a quantised reduction that writes values of `tensor` just before they are read
-                (`reduce_quantized`). Not called if this group contributes nothing.
 
         Raises `ConfigError` (a ValueError) for AVG of integers, for sparse tensors and views with holes, for tensors
         that can't be quantised, and if the other groups quantise otherwise; and the errors of `wait_quorum`.
@@ -253,7 +251,7 @@ class Manager:
             check_dense(tensor)
         if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
-        return self.steps.reduce(tensor, reduce_op, fmt, lost=lost, before=before)
+        return self.steps.reduce(tensor, reduce_op, fmt, lost=lost)
 
     def should_commit(self, timeout: Seconds | None = None) -> bool:
         """End a step. Return whether it is committed; step the optimizer if, and only if, it is.

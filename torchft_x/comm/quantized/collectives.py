@@ -82,7 +82,6 @@ def reduce_quantized(
     *,
     lost: Tensor | None = None,
     sent: Callable[[int], None] | None = None,
-    before: Callable[[int, int], None] | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
     """Sum `tensors` as `allreduce_quantized` does, times `scale`.
@@ -100,9 +99,6 @@ def reduce_quantized(
             to it: of its own values (bit for bit `residual`), and of the sum where it reduces. So, if `scale` is 1,
             the result is the sum minus the additions of all members. Complete after the wait.
         sent: called with the number of bytes that go to other members, by the thread that drives the work.
-        before: called before the values `a` to `b` are read, in ascending order, by the thread that drives the work,
-            so that they can be computed while others travel. It writes them into the tensors, which must have no
-            gaps.
         still: returns whether `pg` has the members with which the call began. If not, nothing more is issued, and the
             wait fails: among other members the sizes would be wrong.
     """
@@ -113,7 +109,7 @@ def reduce_quantized(
             lost.dtype != torch.float32 or lost.shape != (run.numel,) or lost.device != run.device
         ):
             raise ConfigError(f"`lost` must be float32, flat, of {run.numel} values, on {run.device}.")
-        phases = _allreduce(run, fmt, pg, scale, lost, sent, before)
+        phases = _allreduce(run, fmt, pg, scale, lost, sent)
         return start(phases, list(tensors), pg, sync_stream, still)
 
 
@@ -206,15 +202,12 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
 def _allreduce(
     run: FlatView, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None,
     sent: Callable[[int], None] | None = None,
-    before: Callable[[int, int], None] | None = None,
 ) -> Phases:  # fmt: skip
     rank, world = pg.rank(), pg.size()
     chunks = [_cut(first, min(first + CHUNK, run.numel), world, fmt) for first in range(0, run.numel, CHUNK)]
 
     def exchange(k: int) -> tuple[Work, Tensor]:
         """Send each member its share of chunk `k`, and receive our share from each."""
-        if before is not None:
-            before(chunks[k][0], chunks[k][-1])
         shares = list(pairwise(chunks[k]))
         sizes = [fmt.nbytes(b - a) for a, b in shares]
         send = _bytes(sum(sizes), run.device)

@@ -68,11 +68,13 @@ class Bucket:
 
 
 def plan_buckets(
-    params: Sequence[torch.Tensor], *, first_bytes: int = FIRST_BUCKET_BYTES, bucket_bytes: int = BUCKET_BYTES
-) -> tuple[Bucket, ...]:
+    params: Sequence[torch.Tensor], *,
+    first_bytes: int = FIRST_BUCKET_BYTES, bucket_bytes: int = BUCKET_BYTES, flags: bool = True,
+) -> tuple[Bucket, ...]:  # fmt: skip
     """Plan buckets for `params` (in the order of ``module.parameters()``). A bucket holds one dtype on one device.
 
-    A bucket is closed when it has reached its size, so a single large parameter may exceed it.
+    A bucket is closed when it has reached its size, so a single large parameter may exceed it. With
+    `flags` the last one has presence flags.
     """
     open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     filled: dict[tuple[torch.dtype, torch.device], int] = {}  # bytes in the open buckets
@@ -88,7 +90,9 @@ def plan_buckets(
             del filled[key]
     closed.extend(open_buckets.values())
     last = len(closed) - 1
-    return tuple(_bucket(params, members, len(params) if k == last else 0) for k, members in enumerate(closed))
+    return tuple(
+        _bucket(params, members, len(params) if flags and k == last else 0) for k, members in enumerate(closed)
+    )
 
 
 def layout_digest(buckets: Sequence[Bucket]) -> str:

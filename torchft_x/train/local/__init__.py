@@ -4,7 +4,7 @@
   `core.training.sync_schedule`.
 * `fragments`: one fragment and its outer step. `partition`: cuts a model into fragments. `exchange`: one reduction of a
   fragment.
-* `flat_buffers`: send buffers. `error_feedback`: carries the quantisation error to the next exchange.
+* `error_feedback`: carries the quantisation error to the next exchange.
 * `dealt_data`: the samples of each inner step, and their commit with the exchange.
 * `islands`: groups of different sizes, in which rank 0 exchanges for all ranks.
 """

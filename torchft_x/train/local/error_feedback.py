@@ -39,7 +39,7 @@ class ErrorFeedback:
     def start(self, flats: Sequence[torch.Tensor], *, sends: bool) -> list[torch.Tensor]:
         """Begin an attempt to send `flats`. Return a tensor for each of them, to which the reduction adds its error.
 
-        With `sends` the values count, and each must go through `add` once before it is reduced. Otherwise the values
+        With `sends` the values count, and each tensor must go through `add` once before it is reduced. Otherwise the values
         are left alone, and the carried error stays for the next exchange.
         """
         self._sends = sends
@@ -52,20 +52,20 @@ class ErrorFeedback:
         return self._lost
 
     @torch.no_grad()
-    def add(self, number: int, values: torch.Tensor, first: int) -> None:
-        """Add the carried error to `values`, which begin at element `first` of flat buffer `number`."""
+    def add(self, number: int, values: torch.Tensor) -> None:
+        """Add the carried error to `values`, which are flat buffer `number`."""
         if self._lost is None or not self._sends:
             return
-        lost = self._lost[number][first : first + values.numel()]
+        lost = self._lost[number]
         if not self._carried:
             lost.zero_()
             return
-        carried = self._carried[number][first : first + values.numel()]
+        carried = self._carried[number].to(values.device)
         if values.dtype == torch.float32:
-            values.add_(carried.to(values.device))
+            values.add_(carried)
             lost.zero_()
         else:  # rounding to a narrower type is part of the error
-            torch.add(carried.to(values.device), values, out=lost)
+            torch.add(carried, values, out=lost)
             values.copy_(lost)
             lost.sub_(values)
 

@@ -6,11 +6,10 @@ that the sum is the weighted average. A member with nothing to send has the weig
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.distributed import ReduceOp
@@ -18,14 +17,42 @@ from torch.distributed import ReduceOp
 from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.training.sync_schedule import Census
 from torchft_x.errors import StepError
+from torchft_x.train.ddp.buckets import FlatBuffers, plan_buckets
 from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.local.dealt_data import DealtData
-from torchft_x.train.local.flat_buffers import Filling, FlatBuffers, Part
 
 if TYPE_CHECKING:
+    from torchft_x.train.local.error_feedback import ErrorFeedback
     from torchft_x.train.manager import Manager
 
-_WHOLE = 1 << 62  # bytes: one bucket for everything
+_WHOLE = 1 << 62  # bytes: one flat buffer for each dtype and device
+
+
+class Part(Protocol):
+    """Interface to the values of a fragment, and to the use of their average."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the sent values, on which the process group can reduce."""
+
+    @property
+    def feedback(self) -> ErrorFeedback | None:
+        """Error feedback of quantised exchanges; None if there is none."""
+
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """Return this rank's tensors, whose shapes and dtypes are equal in all groups."""
+
+    def fill(self, views: Sequence[torch.Tensor]) -> None:
+        """Write the values that this rank sends into `views`, which have the shapes of `tensors`.
+
+        The values are the same until `apply`.
+        """
+
+    def apply(self, averages: Sequence[torch.Tensor]) -> None:
+        """Use the averages of a committed exchange."""
+
+    def after_heal(self) -> None:
+        """Go on from the state of another group, which was just loaded."""
 
 
 class Exchange:
@@ -36,8 +63,8 @@ class Exchange:
         part: values to average.
         weight: weight of this rank's values in the average.
         count: takes the census in the current quorum.
-        cap: bytes of a bucket; None: one tensor in each. Quantised values have no buckets: their reduction has chunks
-            of its own, and between several reductions the network would idle.
+        cap: largest bytes of a bucket; 0: one tensor in each. Quantised values have no buckets: their reduction has
+            chunks of its own, and between several reductions the network would idle.
         quantize: format in which values are sent, or False.
         changes: whether the values change during the reduction (inner steps in the background), so that a copy is kept.
     """
@@ -46,26 +73,27 @@ class Exchange:
 
     def __init__(
         self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
-        cap: int | None, quantize: bool | str, changes: bool,
+        cap: int, quantize: bool | str, changes: bool,
     ) -> None:  # fmt: skip
         self._manager = manager
         self._part = part
         self._weight = weight
         self._count = count
         self._quantize = quantize
-        self._in_chunks = format_of(quantize) is not None  # the reduction reads its values piece by piece
+        self._in_chunks = format_of(quantize) is not None  # the reduction sends its values piece by piece
+        self._cap = cap
         self._feedback = part.feedback  # the caller commits or drops it
         self._works: list[Any] = []  # handles of the newest attempt
         self._driver: threading.Thread | None = None  # waits for `_works` while the training thread makes inner steps
-        self._flats = FlatBuffers(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
         self._census: Census | None = None  # census of the newest attempt; None if it failed
         self._sent = False  # whether `send` was called
-        self._kept: list[torch.Tensor] | None = None  # copy of the values, if they change
+        tensors, size = part.tensors(), _WHOLE if cap else 0
+        buckets = plan_buckets(tensors, first_bytes=size, bucket_bytes=size, flags=False)
+        self._flats = FlatBuffers(buckets, tensors)
+        self._kept: FlatBuffers | None = None  # the values, if they change
         if changes:
-            made = Filling(self._flats, part, None, 1.0, None)
-            for i, flat in enumerate(self._flats.flat):
-                made.upto(i, flat.numel())
-            self._kept = [flat.clone() for flat in self._flats.flat]
+            self._kept = FlatBuffers(buckets, tensors)
+            part.fill(self._kept.views)
 
     @property
     def moved(self) -> bool:
@@ -82,29 +110,31 @@ class Exchange:
         """Start the reductions of an attempt. If `census` is None, because it failed, they fail at once."""
         self._census, self._sent = census, True
         share = self._weight / census.weight if census is not None and census.weight else 0.0
-        flats, lost, filling = self._flats, None, None
+        flats = self._flats.flat
+        lost: Sequence[torch.Tensor | None] = [None] * len(flats)
         if self._feedback is not None:
-            sends = share != 0.0 and self._manager.is_participating()
-            lost = self._feedback.start(flats.flat, sends=sends)
-        if share == 0.0:
-            for flat in flats.flat:
-                flat.zero_()  # not a product, because 0 times NaN is NaN
-        else:
-            filling = Filling(flats, self._part, self._kept, share, self._feedback)
+            lost = self._feedback.start(flats, sends=share != 0.0 and self._manager.is_participating())
+        if share != 0.0 and self._kept is None:
+            self._part.fill(self._flats.views)
         self._works = []
-        for number, a, b in flats.chunks:
-            more: dict[str, Any] = {}
-            if lost is not None:
-                more["lost"] = lost[number][a:b]
-            if filling is not None and self._in_chunks:
-                more["before"] = functools.partial(_fill, filling, number, a)
-            elif filling is not None:
-                filling.upto(number, b)
-            self._works.append(
-                self._manager.allreduce(
-                    flats.flat[number][a:b], should_quantize=self._quantize, reduce_op=ReduceOp.SUM, **more
+        for number, flat in enumerate(flats):
+            if share == 0.0:
+                flat.zero_()  # not a product, because 0 times NaN is NaN
+            else:
+                torch.mul(flat if self._kept is None else self._kept.flat[number], share, out=flat)
+                if self._feedback is not None:
+                    self._feedback.add(number, flat)
+            self._reduce(flat, lost[number])
+
+    def _reduce(self, flat: torch.Tensor, lost: torch.Tensor | None) -> None:
+        """Start the reductions of a flat buffer: a single one, or one for each `cap` bytes."""
+        size = max(1, self._cap // flat.element_size())
+        pieces = (flat,) if self._in_chunks or not self._cap else flat.split(size)
+        for piece in pieces:
+            if piece.numel():
+                self._works.append(
+                    self._manager.allreduce(piece, should_quantize=self._quantize, reduce_op=ReduceOp.SUM, lost=lost)
                 )
-            )
 
     def drive(self) -> None:
         """Start a thread that waits for quantised reductions on the CPU while the training thread makes inner steps.
@@ -142,11 +172,6 @@ class Exchange:
         for work in self._works:
             good = work.wait() is not False and good
         return good
-
-
-def _fill(filling: Filling, number: int, first: int, a: int, b: int) -> None:
-    """Fill the elements before `b` of a bucket that begins at element `first` of buffer `number`."""
-    filling.upto(number, first + b)
 
 
 def take_census(

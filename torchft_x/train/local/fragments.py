@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -93,10 +93,10 @@ class Fragment:
         """Number of values that this rank sends in an exchange."""
         return sum(t.numel() for t in self.original_parameters.values())
 
-    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
+    @torch.no_grad()
+    def fill(self, views: Sequence[torch.Tensor]) -> None:
         for view, (name, p) in zip(views, self._params.items(), strict=True):
             torch.sub(self.original_parameters[name].to(view.device), local(p).to(view.device), out=view)
-            yield
 
     @torch.no_grad()
     def apply(self, averages: Sequence[torch.Tensor]) -> None:

@@ -18,8 +18,7 @@ from torchft_x.errors import ConfigError, TransferError
 from torchft_x.timing import LONGEST_WAIT
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.dealt_data import DealtData
-from torchft_x.train.local.exchange import Exchange, take_census
-from torchft_x.train.local.flat_buffers import Part
+from torchft_x.train.local.exchange import Exchange, Part, take_census
 from torchft_x.train.optim import OptimizerWrapper
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class InnerLoop:
         settings: the times of the exchanges.
         parts: one part for each fragment.
         key: key of the schedule in the state that heals.
-        cap: largest bytes of a bucket; None: one tensor in each.
+        cap: largest bytes of a bucket; 0: one tensor in each.
         quantize: format in which values are sent, or False.
         weight: called before an exchange; returns the weight of this group's work in the average (0 or more, in the
             same unit in all groups). If None, all groups have the same weight.
@@ -49,7 +48,7 @@ class InnerLoop:
 
     def __init__(
         self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[Part], *,
-        key: str, cap: int | None = BUCKET_BYTES, quantize: bool | str = False,
+        key: str, cap: int = BUCKET_BYTES, quantize: bool | str = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
         followers: Island | None = None, trainable: Sequence[TrainableParameters] = (),
     ) -> None:  # fmt: skip
@@ -254,10 +253,10 @@ class InnerLoopContext:
         return self._loop.schedule.progress
 
 
-def bucket_bytes(use_bucketization: bool, cap_mb: float | None) -> int | None:
-    """Return the size of a bucket in bytes; None: one all-reduce per tensor. Raises `ConfigError` for a bad size."""
+def bucket_bytes(use_bucketization: bool, cap_mb: float | None) -> int:
+    """Return the size of a bucket in bytes; 0: one all-reduce per tensor. Raises `ConfigError` for a bad size."""
     if not use_bucketization:
-        return None
+        return 0
     if cap_mb is None:
         return BUCKET_BYTES
     if not (math.isfinite(cap_mb) and cap_mb > 0):

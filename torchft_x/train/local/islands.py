@@ -8,7 +8,7 @@ likes: shards may be of any number and uneven.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -174,9 +174,9 @@ class Leading(Fragment):
         self._island = island
         super().__init__(*args, **kwargs)
 
-    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
+    def fill(self, views: Sequence[torch.Tensor]) -> None:
         self._island.gather()
-        yield from super().fill(views)
+        super().fill(views)
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         if self.alpha:

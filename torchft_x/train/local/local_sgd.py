@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,10 +111,9 @@ class _Weights:
     def tensors(self) -> Sequence[torch.Tensor]:
         return [local(p) for p in self._params.values()]
 
-    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
-        for view, tensor in zip(views, self.tensors(), strict=True):
-            view.copy_(tensor)
-            yield
+    @torch.no_grad()
+    def fill(self, views: Sequence[torch.Tensor]) -> None:
+        torch._foreach_copy_(list(views), list(self.tensors()))
 
     @torch.no_grad()
     def apply(self, averages: Sequence[torch.Tensor]) -> None:

@@ -160,7 +160,6 @@ class Reductions:
         *,
         possible: bool,
         lost: torch.Tensor | None = None,
-        before: Callable[[int, int], None] | None = None,
     ) -> ManagedWork:
         """Start a reduction in the current quorum if it is `possible`. Arguments as in `Manager.allreduce`.
 
@@ -172,9 +171,7 @@ class Reductions:
                 with torch.no_grad():
                     fill_neutral(tensor, op)
             if fmt is not None:
-                return self._issue_quantized(tensor, op, fmt, rank, size, quorum_id, lost, before)
-            if before is not None and rank is not None:
-                raise ConfigError("`before` is for quantised reductions; in full precision make the values beforehand.")
+                return self._issue_quantized(tensor, op, fmt, rank, size, quorum_id, lost)
             return self._issue(tensor, op, rank, size)
 
         return self._start(tensor, issue, possible=possible)
@@ -236,7 +233,7 @@ class Reductions:
 
     def _issue_quantized(
         self, tensor: torch.Tensor, op: Any, fmt: Format, rank: int | None, participants: int, quorum_id: int,
-        lost: torch.Tensor | None, before: Callable[[int, int], None] | None,
+        lost: torch.Tensor | None,
     ) -> Any:  # fmt: skip
         """Start a quantised all-reduce. AVG scales the sum, so that the values of `tensor` itself are encoded."""
         step = self._context.step
@@ -245,7 +242,7 @@ class Reductions:
             self._agreed = config
         return reduce_quantized(
             [tensor], fmt, self._pg, 1.0 / participants if op == ReduceOp.AVG else 1.0, lost=lost,
-            before=None if rank is None else before, sent=self._count, still=lambda: step.quorum_id == quorum_id,
+            sent=self._count, still=lambda: step.quorum_id == quorum_id,
         )  # fmt: skip
 
     def _count(self, nbytes: int) -> None:

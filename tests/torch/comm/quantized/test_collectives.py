@@ -130,29 +130,6 @@ def test_what_is_left_out_is_told(size: int, fmt: Format, meeting: Meeting, smal
     assert (as_said.sum(0) >= size - 1).all()  # everybody but who reduces the value
 
 
-def test_values_may_be_made_while_others_travel(meeting: Meeting, small_chunks: None) -> None:
-    """Each in time, once and in order; the last are not asked for before the first have come back."""
-    inputs = [torch.randn(8000, generator=torch.Generator().manual_seed(r)) for r in range(2)]
-
-    def run(rank: int, group: Counting) -> tuple[torch.Tensor, list[tuple[int, int]], int]:
-        t, asked = torch.full((8000,), float("nan")), []
-
-        def make(a: int, b: int) -> None:
-            asked.append((a, b))
-            t[a:b] = inputs[rank][a:b]
-
-        work = reduce_quantized([t], INT8, group, before=make)
-        at_start = len(asked)
-        work.wait()
-        return t, asked, at_start
-
-    with members(2, meeting) as groups:
-        for got, asked, at_start in each(groups, run):
-            assert torch.equal(got, expected(inputs, INT8))
-            assert asked == [(a, min(a + 1024, 8000)) for a in range(0, 8000, 1024)]
-            assert 0 < at_start < len(asked) - 2
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_any_shape_stride_and_dtype(size: int, meeting: Meeting, small_chunks: None) -> None:
     def run(rank: int, group: Counting) -> list[torch.Tensor]:
@@ -326,7 +303,7 @@ def test_the_limit_of_a_phase_needs_not_grow_with_the_tensor(meeting: Meeting, s
     def run(rank: int, group: Counting) -> float:
         began = time.monotonic()
         work = reduce_quantized(
-            [torch.ones(10 << 10)], INT8, group, before=lambda a, b: time.sleep(limit / 4 if rank else 0.0)
+            [torch.ones(10 << 10)], INT8, group, sent=lambda nbytes: time.sleep(limit / 4 if rank else 0.0)
         )
         assert isinstance(work, PhasedWork)
         work.wait(each=timedelta(seconds=limit))

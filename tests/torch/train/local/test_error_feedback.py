@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,11 +31,9 @@ class Booked(Watched):
         self._filled: Weights = []
         fill, apply = self.fragment.fill, self.fragment.apply
 
-        def booked_fill(views: Sequence[torch.Tensor]) -> Iterator[None]:
-            self._filled = []
-            for view, _ in zip(views, fill(views), strict=True):
-                self._filled.append(view.clone())
-                yield
+        def booked_fill(views: Sequence[torch.Tensor]) -> None:
+            fill(views)
+            self._filled = [view.clone() for view in views]
 
         def booked_apply(averages: Sequence[torch.Tensor]) -> None:
             self.owed.append(self._filled)
@@ -50,7 +48,8 @@ class Booked(Watched):
 
 
 def flat(weights: Weights) -> torch.Tensor:
-    return torch.cat([w.reshape(-1) for w in weights])
+    """In the order of the flat buffer, which begins with the last parameter."""
+    return torch.cat([w.reshape(-1) for w in reversed(weights)])
 
 
 def balance(groups: Sequence[Booked]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,8 +147,7 @@ def test_an_attempt_counts_with_its_commit_only() -> None:
     def attempt() -> torch.Tensor:
         sent = values.clone()
         (lost,) = feedback.start([sent], sends=True)
-        feedback.add(0, sent[:1], 0)  # piece by piece
-        feedback.add(0, sent[1:], 1)
+        feedback.add(0, sent)
         lost += 0.25
         return sent
 
@@ -178,7 +176,7 @@ def test_what_a_narrow_type_rounds_away_is_carried_and_what_is_broken_is_not() -
     feedback.load([torch.tensor([2.0**-10, float(1)])], 2)
     sent = torch.tensor([1.0, 1.0], dtype=torch.bfloat16)
     (lost,) = feedback.start([sent], sends=True)
-    feedback.add(0, sent, 0)
+    feedback.add(0, sent)
     assert sent.tolist() == [1.0, 2.0]
     lost[1] = float("nan")
     feedback.commit()
