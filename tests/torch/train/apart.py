@@ -39,7 +39,7 @@ class LocalTrainer:
         options = {"use_async_quorum": False, **(manager or {})}
         self.manager = manager_of(group, lighthouse, self.pg, self.load, self.save, kind=Manager, **options)
         kwargs.setdefault("quorum_timeout", scaled(20.0))
-        self.loop: LocalSGD | DiLoCo
+        self.loop: DiLoCo
         if algorithm == "local_sgd":
             self.loop = LocalSGD(self.manager, self.net, self.inner, sync_every, **kwargs)
         else:
@@ -75,8 +75,6 @@ class LocalTrainer:
         self.history[self.loop.exchanges] = self.common()
 
     def common(self) -> Weights:
-        if isinstance(self.loop, LocalSGD):
-            return self.weights()
         return [t.clone() for fragment in self.loop.global_parameters for t in fragment.values()]
 
     def weights(self) -> Weights:

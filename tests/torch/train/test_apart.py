@@ -166,3 +166,15 @@ def test_a_managers_mock_will_do(algorithm: str) -> None:
             torch.testing.assert_close(net.weight, before - 0.1 * (1 + 2 if committed else 3 + 4))
         assert manager.start_quorum.call_count == begun + 2
     assert loop.exchanges == 1
+
+
+def test_local_sgd_exchanges_frozen_parameters_too() -> None:
+    manager, net = create_autospec(Manager), nn.Linear(2, 1)
+    net.weight.requires_grad_(False)
+    loop = LocalSGD(manager, net, torch.optim.SGD([net.bias], lr=0.1), 1)
+    with loop, torch.no_grad():
+        net.weight += 1.0
+        net.bias.grad = torch.ones(1)
+        loop._loop._optimizer.step()
+    assert torch.equal(loop.global_parameters[0]["weight"], net.weight)
+    assert not net.weight.requires_grad

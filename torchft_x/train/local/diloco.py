@@ -24,14 +24,16 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.fragments import Fragment
-from torchft_x.train.local.inner_loop import InnerLoop, InnerLoopContext, bucket_bytes
+from torchft_x.train.local.inner_loop import InnerLoop, bucket_bytes
 from torchft_x.train.local.islands import Island, Leading
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from torchft_x.train.manager import Manager
 
 
-class DiLoCo(InnerLoopContext):
+class DiLoCo:
     """Exchange of pseudo-gradients every `sync_every` inner steps, one fragment of the model after the other.
 
     ::
@@ -82,6 +84,10 @@ class DiLoCo(InnerLoopContext):
     `Manager.start_quorum` and `Manager.should_commit`.
     """
 
+    _words = "DiLoCo"  # groups that declare other words can't join
+    _needs_synchronous_quorums = True  # as torchft's
+    _averages_frozen = False  # whether parameters that need no gradient are exchanged, too
+
     def __init__(
         self,
         manager: Manager,
@@ -105,7 +111,7 @@ class DiLoCo(InnerLoopContext):
     ) -> None:
         modules = list(model_fragments)
         settings = Settings(sync_every=sync_every, fragments=len(modules), delay=fragment_sync_delay)
-        if manager._use_async_quorum:
+        if self._needs_synchronous_quorums and manager._use_async_quorum:
             raise ConfigError("DiLoCo needs synchronous quorums; give Manager(use_async_quorum=False).")
         if island is not None and (len(modules) != 1 or modules[0] is not island.whole):
             raise ConfigError(
@@ -137,13 +143,14 @@ class DiLoCo(InnerLoopContext):
                 alpha=fragment_update_alpha,
                 stage=copy_pseudogradients_to_cpu,
                 feedback=quantizes and error_feedback,
+                frozen=self._averages_frozen,
             )
             for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
         ]
         if fmt is not None:  # raise now what the first exchange would raise
             for tensor in (t for fragment in self._fragments for t in fragment.tensors()):
                 check_quantized(tensor, fmt, ReduceOp.SUM)
-        what = f"DiLoCo, {settings}, alpha {fragment_update_alpha:g}, "
+        what = f"{self._words}, {settings}, alpha {fragment_update_alpha:g}, "
         declare_fragments(manager, modules, what + (f"buckets of {cap} bytes" if cap else "a bucket per tensor"))
         for i, fragment in enumerate(self._fragments):
             manager.register_state_dict_fn(
@@ -154,14 +161,14 @@ class DiLoCo(InnerLoopContext):
         self._manager = manager
         self._island = island
         self._loop = InnerLoop(
-            manager, inner_optimizer, settings, self._fragments, key="DiLoCo", cap=cap, quantize=should_quantize,
+            manager, inner_optimizer, settings, self._fragments, cap=cap, quantize=should_quantize,
             weight=weight, quorum_timeout=quorum_timeout, followers=island,
-            trainable=list(map(TrainableParameters, modules)),
+            trainable=[TrainableParameters(m, frozen=self._averages_frozen) for m in modules],
         )  # fmt: skip
         self._entered = False
         self._resumed = False  # whether a checkpoint was loaded
 
-    def __enter__(self) -> DiLoCo:
+    def __enter__(self) -> Self:
         if not self._entered:  # weights loaded since construction become the global ones
             if self._island is not None:
                 self._island.spread() if self._resumed else self._island.gather()
@@ -170,6 +177,28 @@ class DiLoCo(InnerLoopContext):
         self._entered = True
         self._begin()
         return self
+
+    def _begin(self) -> None:
+        self._loop.enter()
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.exit()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._loop.schedule})"
+
+    @property
+    def exchanges(self) -> int:
+        """Number of committed exchanges of all fragments together. It is equal in all groups."""
+        return self._loop.schedule.exchanges
+
+    @property
+    def progress(self) -> int:
+        """Number of inner steps behind the common weights, plus those of this period.
+
+        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
+        """
+        return self._loop.schedule.progress
 
     @property
     def global_parameters(self) -> list[dict[str, torch.Tensor]]:
@@ -198,7 +227,11 @@ class DiLoCo(InnerLoopContext):
         must not send another's error. Raises `ConfigError` if it is too late, or the model was cut otherwise.
         """
         if self._entered:
-            raise ConfigError("DiLoCo.load_state_dict must be called before training begins (before `with`).")
+            raise ConfigError("load_state_dict must be called before training begins (before `with`).")
+        if "fragments" not in state:
+            raise ConfigError(
+                "LocalSGD of an earlier torchft_x wrote this checkpoint; load its weights into the model."
+            )
         if len(state["fragments"]) != len(self._fragments):
             raise ConfigError(
                 f"the checkpoint has {len(state['fragments'])} fragments and this run {len(self._fragments)}; cut the model "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ReduceOp
@@ -22,37 +22,10 @@ from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.local.dealt_data import DealtData
 
 if TYPE_CHECKING:
-    from torchft_x.train.local.error_feedback import ErrorFeedback
+    from torchft_x.train.local.fragments import Fragment
     from torchft_x.train.manager import Manager
 
 _WHOLE = 1 << 62  # bytes: one flat buffer for each dtype and device
-
-
-class Part(Protocol):
-    """Interface to the values of a fragment, and to the use of their average."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the sent values, on which the process group can reduce."""
-
-    @property
-    def feedback(self) -> ErrorFeedback | None:
-        """Error feedback of quantised exchanges; None if there is none."""
-
-    def tensors(self) -> Sequence[torch.Tensor]:
-        """Return this rank's tensors, whose shapes and dtypes are equal in all groups."""
-
-    def fill(self, views: Sequence[torch.Tensor]) -> None:
-        """Write the values that this rank sends into `views`, which have the shapes of `tensors`.
-
-        The values are the same until `apply`.
-        """
-
-    def apply(self, averages: Sequence[torch.Tensor]) -> None:
-        """Use the averages of a committed exchange."""
-
-    def after_heal(self) -> None:
-        """Go on from the state of another group, which was just loaded."""
 
 
 class Exchange:
@@ -60,7 +33,7 @@ class Exchange:
 
     Args:
         manager: this rank's Manager.
-        part: values to average.
+        fragment: makes the values to average.
         weight: weight of this rank's values in the average.
         count: takes the census in the current quorum.
         cap: largest bytes of a bucket; 0: one tensor in each. Quantised values have no buckets: their reduction has
@@ -72,28 +45,28 @@ class Exchange:
     numbered = False  # the census weighs each group's values independently of its number
 
     def __init__(
-        self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
+        self, manager: Manager, fragment: Fragment, weight: float, count: Callable[[], Census | None], *,
         cap: int, quantize: bool | str, changes: bool,
     ) -> None:  # fmt: skip
         self._manager = manager
-        self._part = part
+        self._fragment = fragment
         self._weight = weight
         self._count = count
         self._quantize = quantize
         self._in_chunks = format_of(quantize) is not None  # the reduction sends its values piece by piece
         self._cap = cap
-        self._feedback = part.feedback  # the caller commits or drops it
+        self._feedback = fragment.feedback  # the caller commits or drops it
         self._works: list[Any] = []  # handles of the newest attempt
         self._driver: threading.Thread | None = None  # waits for `_works` while the training thread makes inner steps
         self._census: Census | None = None  # census of the newest attempt; None if it failed
         self._sent = False  # whether `send` was called
-        tensors, size = part.tensors(), _WHOLE if cap else 0
+        tensors, size = fragment.tensors(), _WHOLE if cap else 0
         buckets = plan_buckets(tensors, first_bytes=size, bucket_bytes=size, flags=False)
         self._flats = FlatBuffers(buckets, tensors)
         self._kept: FlatBuffers | None = None  # the values, if they change
         if changes:
             self._kept = FlatBuffers(buckets, tensors)
-            part.fill(self._kept.views)
+            fragment.fill(self._kept.views)
 
     @property
     def moved(self) -> bool:
@@ -102,7 +75,7 @@ class Exchange:
 
     @property
     def averages(self) -> list[torch.Tensor]:
-        """Result, as views in the order of the part's tensors. It is valid once the step is committed."""
+        """Result, as views in the order of the fragment's tensors. It is valid once the step is committed."""
         return self._flats.views
 
     @torch.no_grad()
@@ -115,7 +88,7 @@ class Exchange:
         if self._feedback is not None:
             lost = self._feedback.start(flats, sends=share != 0.0 and self._manager.is_participating())
         if share != 0.0 and self._kept is None:
-            self._part.fill(self._flats.views)
+            self._fragment.fill(self._flats.views)
         self._works = []
         for number, flat in enumerate(flats):
             if share == 0.0:

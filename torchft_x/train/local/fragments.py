@@ -24,7 +24,7 @@ class Fragment:
     values are those of this rank's shard.
 
     Args:
-        module: module whose parameters that need gradients are the fragment.
+        module: module whose parameters are the fragment: those that need gradients; with `frozen` all.
         outer: optimizer that steps them; it may hold parameters of other fragments too.
         carries_outer: whether the outer optimizer's state heals with this fragment; true for one of those that share
             it.
@@ -33,15 +33,16 @@ class Fragment:
         alpha: share of the local value in a parameter after an exchange, from 0 to 1.
         stage: whether the sent values are on the CPU.
         feedback: whether the quantisation error of one exchange is added to the next.
+        frozen: see `module`.
     """
 
     def __init__(
         self, module: nn.Module, outer: Optimizer, *, carries_outer: bool, device: torch.device | None,
-        pin_memory: bool, alpha: float, stage: bool = False, feedback: bool = False,
+        pin_memory: bool, alpha: float, stage: bool = False, feedback: bool = False, frozen: bool = False,
     ) -> None:  # fmt: skip
         reshard(module)
         self.module = module
-        self._params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._params = {name: p for name, p in module.named_parameters() if p.requires_grad or frozen}
         _check(self._params)
         self._outer = outer
         self._outer_params = [p for group in outer.param_groups for p in group["params"]]
@@ -80,12 +81,14 @@ class Fragment:
     # --- for the inner loop -----------------------------------------------------------------------------------------
 
     def tensors(self) -> Sequence[torch.Tensor]:
+        """Return tensors with the shapes and dtypes of the sent values, which are equal in all groups."""
         if self._stage:
             return [torch.empty_like(local(p), device="cpu") for p in self._params.values()]
         return [local(p) for p in self._params.values()]
 
     @property
     def device(self) -> torch.device:
+        """Device of the sent values, on which the process group can reduce."""
         return torch.device("cpu") if self._stage else local(next(iter(self._params.values()))).device
 
     @property
@@ -95,6 +98,7 @@ class Fragment:
 
     @torch.no_grad()
     def fill(self, views: Sequence[torch.Tensor]) -> None:
+        """Write the pseudo-gradients into `views`, which have the shapes of `tensors`."""
         for view, (name, p) in zip(views, self._params.items(), strict=True):
             torch.sub(self.original_parameters[name].to(view.device), local(p).to(view.device), out=view)
 
@@ -203,6 +207,6 @@ def _check(params: dict[str, nn.Parameter]) -> None:
         raise ConfigError("a fragment has no parameter that needs a gradient; there is nothing to exchange.")
     for name, p in params.items():
         if p.is_meta:
-            raise ConfigError(f"parameter {name} is on the meta device: materialise the model before DiLoCo gets it.")
+            raise ConfigError(f"parameter {name} is on the meta device: materialise the model first.")
         if not p.is_floating_point():
             raise ConfigError(f"parameter {name} is {p.dtype}; only floating point can be averaged.")

@@ -1,7 +1,4 @@
-"""The shell of `core.training.sync_schedule`: hooks the inner optimizer and carries out each act of the schedule.
-
-`LocalSGD` and `DiLoCo` run this loop with different parts, which define the sent values and the use of the average.
-"""
+"""The shell of `core.training.sync_schedule`: hooks the inner optimizer and carries out each act of the schedule."""
 
 from __future__ import annotations
 
@@ -18,10 +15,11 @@ from torchft_x.errors import ConfigError, TransferError
 from torchft_x.timing import LONGEST_WAIT
 from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.dealt_data import DealtData
-from torchft_x.train.local.exchange import Exchange, Part, take_census
+from torchft_x.train.local.exchange import Exchange, take_census
 from torchft_x.train.optim import OptimizerWrapper
 
 if TYPE_CHECKING:
+    from torchft_x.train.local.fragments import Fragment
     from torchft_x.train.local.islands import Island
     from torchft_x.train.manager import Manager
 
@@ -35,8 +33,7 @@ class InnerLoop:
         manager: this rank's Manager.
         optimizer: the inner optimizer, whose steps are counted.
         settings: the times of the exchanges.
-        parts: one part for each fragment.
-        key: key of the schedule in the state that heals.
+        fragments: exchanged in turn.
         cap: largest bytes of a bucket; 0: one tensor in each.
         quantize: format in which values are sent, or False.
         weight: called before an exchange; returns the weight of this group's work in the average (0 or more, in the
@@ -47,8 +44,8 @@ class InnerLoop:
     """
 
     def __init__(
-        self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[Part], *,
-        key: str, cap: int = BUCKET_BYTES, quantize: bool | str = False,
+        self, manager: Manager, optimizer: Optimizer, settings: Settings, fragments: Sequence[Fragment], *,
+        cap: int = BUCKET_BYTES, quantize: bool | str = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
         followers: Island | None = None, trainable: Sequence[TrainableParameters] = (),
     ) -> None:  # fmt: skip
@@ -60,7 +57,7 @@ class InnerLoop:
         self.schedule = SyncSchedule(settings)
         self._manager = manager
         self._optimizer = optimizer
-        self._parts = parts
+        self._fragments = fragments
         self._cap = cap
         self._quantize = quantize
         self._weight = weight
@@ -76,7 +73,7 @@ class InnerLoop:
         self._begun = False  # whether `begin` has run since `enter`
         self._data = DealtData(manager, settings.period, delay=settings.delay, begin=self.begin)
         manager.record_inner_step()
-        manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
+        manager.register_state_dict_fn("DiLoCo", self._load, lambda: {"exchanges": self.schedule.exchanges})
 
     def enter(self, *, later: bool = False) -> None:
         """Join the other groups, and return when this group can train.
@@ -169,13 +166,13 @@ class InnerLoop:
         assert exchange is not None
         committed = exchange.finish()
         self._ended(committed)
-        part = self._parts[self.schedule.fragment]
+        fragment = self._fragments[self.schedule.fragment]
         if committed and exchange.moved:
-            part.apply(exchange.averages)
-            if part.feedback is not None:
-                part.feedback.commit()
-        elif part.feedback is not None:
-            part.feedback.drop()
+            fragment.apply(exchange.averages)
+            if fragment.feedback is not None:
+                fragment.feedback.commit()
+        elif fragment.feedback is not None:
+            fragment.feedback.drop()
         return self.schedule.finished(committed, moved=exchange.moved)
 
     def _ended(self, committed: bool) -> None:
@@ -185,10 +182,10 @@ class InnerLoop:
             self._data.committed()
 
     def _new_exchange(self) -> Exchange:
-        part = self._parts[self.schedule.fragment]
+        fragment = self._fragments[self.schedule.fragment]
         return Exchange(
             self._manager,
-            part,
+            fragment,
             self._share,
             lambda: self._count(waiting=True),
             cap=self._cap,
@@ -199,7 +196,7 @@ class InnerLoop:
     def _count(self, *, waiting: bool) -> Census | None:
         return take_census(
             self._manager, weight=self._share, waiting=waiting, exchanges=self.schedule.exchanges,
-            data=self._data, device=self._parts[0].device,
+            data=self._data, device=self._fragments[0].device,
         )  # fmt: skip
 
     def _own_weight(self) -> float:
@@ -212,10 +209,10 @@ class InnerLoop:
         if healed:
             self._behind = self._manager.context.step.state.step > 0
             self._data.healed()
-            for part in self._parts:
-                part.after_heal()
-                if part.feedback is not None:
-                    part.feedback.clear()
+            for fragment in self._fragments:
+                fragment.after_heal()
+                if fragment.feedback is not None:
+                    fragment.feedback.clear()
 
     def _load(self, state: dict[str, int]) -> None:
         exchanges = state.get("exchanges") if isinstance(state, dict) else None
@@ -223,34 +220,6 @@ class InnerLoop:
             raise TransferError("the source's state has no number of exchanges; run the same script in all groups.")
         self.schedule.healed(exchanges)
         self._healed = True
-
-
-class InnerLoopContext:
-    """The part that `LocalSGD` and `DiLoCo` have in common: the inner loop, begun and ended by ``with``."""
-
-    _loop: InnerLoop
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._loop.schedule})"
-
-    def _begin(self) -> None:
-        self._loop.enter()
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.exit()
-
-    @property
-    def exchanges(self) -> int:
-        """Number of committed exchanges of all fragments together. It is equal in all groups."""
-        return self._loop.schedule.exchanges
-
-    @property
-    def progress(self) -> int:
-        """Number of inner steps behind the common weights, plus those of this period.
-
-        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
-        """
-        return self._loop.schedule.progress
 
 
 def bucket_bytes(use_bucketization: bool, cap_mb: float | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.checkpoint.parts import places
 from torchft_x.train.ddp.shards import local
 from torchft_x.train.local.fragments import Fragment
-from torchft_x.train.local.local_sgd import _Weights
+from torchft_x.train.local.local_sgd import LocalSGD
+from torchft_x.train.manager import Manager
 from torchft_x.transfer.durable import names, writer
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.reader import Saved
@@ -99,14 +101,6 @@ def test_a_fragment_and_its_outer_optimizer(ranks: int, tmp_path: Path) -> None:
         assert torch.equal(buffers[1], held[1][1])
 
 
-def test_weights_of_local_sgd(tmp_path: Path) -> None:
-    store, name = saved_by_two(tmp_path, lambda mesh: _Weights(Model(1.0, mesh)))
-    mine = _Weights(Model(9.0, None))
-    load(store, name, mine)
-    want = Model(1.0, None)
-    assert all(torch.equal(a, b) for a, b in zip(mine.tensors(), want.parameters(), strict=True))
-
-
 def test_another_model_is_refused_before_anything_is_changed() -> None:
     mine, other = fragment(1.0, None), fragment(2.0, None).saved()
     other["original_parameters"]["scale"] = torch.zeros(3)
@@ -116,5 +110,10 @@ def test_another_model_is_refused_before_anything_is_changed() -> None:
     other["original_parameters"].pop("scale")
     with pytest.raises(ConfigError, match="other parameters"):
         mine.load_saved(other)
-    with pytest.raises(ConfigError, match="other names or shapes"):
-        _Weights(Model(1.0, None)).load_saved({"weight": torch.zeros(2)})
+
+
+def test_a_checkpoint_of_an_earlier_local_sgd_is_refused() -> None:
+    net = Model(1.0, None)
+    loop = LocalSGD(create_autospec(Manager), net, torch.optim.SGD(net.parameters()), 2)
+    with pytest.raises(ConfigError, match="LocalSGD of an earlier torchft_x"):
+        loop.load_state_dict({"exchanges": 3, "weights": dict(net.named_parameters())})
