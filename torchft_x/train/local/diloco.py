@@ -158,7 +158,6 @@ class DiLoCo:
             )
             outer = outers[i] if not shared or i == 0 else None
             manager.context.committed.compare(fragment.module, fragment.original_parameters, outer)
-        self._manager = manager
         self._island = island
         self._loop = InnerLoop(
             manager, inner_optimizer, settings, self._fragments, cap=cap, quantize=should_quantize,
@@ -210,21 +209,14 @@ class DiLoCo:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, between two inner steps.
 
-        It leaves out the inner steps since the last exchange. Sharded values are DTensors. It includes this rank's
-        error feedback, with the rank's name.
+        It leaves out the inner steps since the last exchange, and error feedback. Sharded values are DTensors.
         """
-        carried = [f.feedback.state() for f in self._fragments if f.feedback is not None]
-        return {
-            "exchanges": self.exchanges,
-            "fragments": [f.saved() for f in self._fragments],
-            "error_feedback": {"of": self._manager.name, "fragments": carried},
-        }
+        return {"exchanges": self.exchanges, "fragments": [f.saved() for f in self._fragments]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a checkpoint before training begins. The model takes the checkpoint's global weights.
 
-        Only the group (and rank) that wrote the error feedback takes it; the others begin with zeros, because one group
-        must not send another's error. Raises `ConfigError` if it is too late, or the model was cut otherwise.
+        Raises `ConfigError` if it is too late, or the model was cut otherwise.
         """
         if self._entered:
             raise ConfigError("load_state_dict must be called before training begins (before `with`).")
@@ -239,11 +231,5 @@ class DiLoCo:
             )
         for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_saved(saved)
-        theirs = state.get("error_feedback", {"of": None})
-        mine = [f for f in self._fragments if f.feedback is not None]
-        if theirs["of"] == self._manager.name and len(theirs["fragments"]) == len(mine):
-            for fragment, carried in zip(mine, theirs["fragments"], strict=True):
-                assert fragment.feedback is not None
-                fragment.feedback.load(carried, fragment.numel)
         self._loop.schedule.healed(int(state["exchanges"]))
         self._resumed = True

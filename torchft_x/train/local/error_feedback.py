@@ -15,11 +15,9 @@ from collections.abc import Sequence
 
 import torch
 
-from torchft_x.errors import TransferError
-
 
 class ErrorFeedback:
-    """Carried quantisation error of one fragment on one rank. It never heals: a rank that heals begins with zeros.
+    """Carried quantisation error of one fragment on one rank. It is in no state: a rank that heals or resumes begins with zeros.
 
     Values are float32 in units of the sent values (times this group's share), one flat tensor for each flat buffer of
     an exchange.
@@ -86,15 +84,3 @@ class ErrorFeedback:
     def clear(self) -> None:
         """Set the carried error to zero, because the weights are another group's."""
         self._carried, self._lost = [], None
-
-    # --- a checkpoint of one's own ----------------------------------------------------------------------------------
-
-    def state(self) -> list[torch.Tensor]:
-        return list(self._carried)
-
-    def load(self, state: list[torch.Tensor], numel: int) -> None:
-        """Load a checkpoint's carried error. Raises `TransferError` if it is not of a fragment of `numel` values."""
-        good = isinstance(state, list) and all(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in state)
-        if not good or (state and sum(t.numel() for t in state) != numel):
-            raise TransferError("the checkpoint's error feedback is that of another fragment; cut the model as it was.")
-        self._carried, self._lost = [t.to(self._device, copy=True) for t in state], None

@@ -56,7 +56,7 @@ class Fragment:
         self.alpha = alpha
         self._stage = stage
         self.feedback = ErrorFeedback(device) if feedback else None
-        """Error feedback of this rank alone, so it is no part of the state that heals."""
+        """Error feedback of this rank alone, so it is part of no state."""
         pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
         self.original_parameters = {
             name: torch.empty_like(local(p), device=device or torch.device("cpu"), pin_memory=pinned)
@@ -90,11 +90,6 @@ class Fragment:
     def device(self) -> torch.device:
         """Device of the sent values, on which the process group can reduce."""
         return torch.device("cpu") if self._stage else local(next(iter(self._params.values()))).device
-
-    @property
-    def numel(self) -> int:
-        """Number of values that this rank sends in an exchange."""
-        return sum(t.numel() for t in self.original_parameters.values())
 
     @torch.no_grad()
     def fill(self, views: Sequence[torch.Tensor]) -> None:

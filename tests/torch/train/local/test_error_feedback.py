@@ -14,7 +14,6 @@ from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import leave, lighthouse
 from tests.torch.train.test_apart import start
 from tests.torch.train.test_apart_faults import Watched, refuse
-from torchft_x.errors import TransferError
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.error_feedback import ErrorFeedback
 
@@ -44,7 +43,7 @@ class Booked(Watched):
 
     def carried(self) -> torch.Tensor:
         assert self.fragment.feedback is not None
-        return torch.cat([torch.zeros(0), *self.fragment.feedback.state()])
+        return torch.cat([torch.zeros(0), *self.fragment.feedback._carried])
 
 
 def flat(weights: Weights) -> torch.Tensor:
@@ -107,26 +106,15 @@ def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int, pai
     torch.testing.assert_close(applied + groups[0].carried() + groups[1].carried(), owed, atol=2e-6, rtol=1e-5)
 
 
-def test_a_checkpoint_gives_it_back_to_its_own_group_and_a_healer_begins_with_none(pair_address: str) -> None:
+def test_a_group_that_resumes_begins_with_none(pair_address: str) -> None:
     groups = book(2, 3, should_quantize="int4")
-    saved = copy.deepcopy(groups[0].loop.state_dict())  # type: ignore[union-attr]
-    assert saved["error_feedback"]["of"] == "group_0/0"
-    again = start(2, pair_address, sync_every=2, seed=9, should_quantize="int4")
-    for g in again:
-        assert isinstance(g.loop, DiLoCo)
-        g.loop.load_state_dict(saved)
-    carried = [g.loop._fragments[0].feedback.state() for g in again]  # type: ignore[union-attr]
-    assert torch.equal(carried[0][0], groups[0].carried())
-    assert carried[1] == []
-    # Both ask as step 0, so one of them takes the other's weights: that one carries nothing from there on.
-    bodies = run_threads(2, lambda g: _enter(again[g]))
-    assert sorted(map(len, bodies)) in ([0, 0], [0, 1])
-    assert all(x == [] for x, g in zip(bodies, again, strict=True) if g.group == 1)
-
-
-def _enter(group: Any) -> list[torch.Tensor]:
-    with group.loop:
-        return group.loop._fragments[0].feedback.state()  # type: ignore[no-any-return]
+    saved = copy.deepcopy(groups[0].loop.state_dict())
+    assert groups[0].carried().numel()
+    again = Booked(0, pair_address, sync_every=2, should_quantize="int4")
+    again.loop.load_state_dict({**saved, "error_feedback": {"of": "group_0/0", "fragments": [[torch.ones(83)]]}})
+    assert again.loop.exchanges == 3
+    assert again.carried().numel() == 0  # a checkpoint of an earlier version has some
+    leave(again)
 
 
 def test_off_when_nothing_is_quantised_or_asked_for(address: str) -> None:
@@ -134,7 +122,6 @@ def test_off_when_nothing_is_quantised_or_asked_for(address: str) -> None:
         group = start(1, address, **settings)[0]
         assert isinstance(group.loop, DiLoCo)
         assert group.loop._fragments[0].feedback is None
-        assert group.loop.state_dict()["error_feedback"]["fragments"] == []
         leave(group)
 
 
@@ -154,36 +141,30 @@ def test_an_attempt_counts_with_its_commit_only() -> None:
     attempt()
     feedback.drop()
     feedback.commit()
-    assert feedback.state() == []
+    assert feedback._carried == []
     attempt()
     assert torch.equal(attempt(), values)  # again, after it broke
     feedback.commit()
-    assert torch.equal(feedback.state()[0], torch.tensor([0.25, 0.25]))
+    assert torch.equal(feedback._carried[0], torch.tensor([0.25, 0.25]))
     assert torch.equal(attempt(), values + 0.25)
     feedback.drop()
-    assert torch.equal(feedback.state()[0], torch.tensor([0.25, 0.25]))
+    assert torch.equal(feedback._carried[0], torch.tensor([0.25, 0.25]))
     zeros = torch.zeros(2)
     feedback.start([zeros], sends=False)[0].add_(1.0)  # it reduced others' values, and had none to send
     feedback.commit()
     assert torch.equal(zeros, torch.zeros(2))
-    assert torch.equal(feedback.state()[0], torch.tensor([1.25, 1.25]))
+    assert torch.equal(feedback._carried[0], torch.tensor([1.25, 1.25]))
     feedback.clear()
-    assert feedback.state() == []
+    assert feedback._carried == []
 
 
 def test_what_a_narrow_type_rounds_away_is_carried_and_what_is_broken_is_not() -> None:
     feedback = ErrorFeedback()
-    feedback.load([torch.tensor([2.0**-10, float(1)])], 2)
+    feedback._carried = [torch.tensor([2.0**-10, float(1)])]
     sent = torch.tensor([1.0, 1.0], dtype=torch.bfloat16)
     (lost,) = feedback.start([sent], sends=True)
     feedback.add(0, sent)
     assert sent.tolist() == [1.0, 2.0]
     lost[1] = float("nan")
     feedback.commit()
-    assert feedback.state()[0].tolist() == [2.0**-10, 0.0]
-
-
-@pytest.mark.parametrize("state", [None, ["x"], [torch.zeros(3)], [torch.zeros(2, dtype=torch.float64)]], ids=str)
-def test_another_fragments_state_is_refused(state: Any) -> None:
-    with pytest.raises(TransferError, match="another fragment"):
-        ErrorFeedback().load(state, 2)
+    assert feedback._carried[0].tolist() == [2.0**-10, 0.0]
