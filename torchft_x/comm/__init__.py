@@ -5,12 +5,11 @@ Begin with `base`, the interface that all of them share. `gloo`, `accelerator` a
 the members. `votes` has connections of its own.
 
 * `work`: handles of collectives. `phased_work`: handle of one that consists of several, in phases.
-* `rebuilt`: common part of the groups of this package; collectives of a group with one member.
+* `rebuilt`: common part of the groups of this package, and their end when their owner has dropped them; collectives of
+  a group with one member.
 * `handles`: torchft's newer way to name the members.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
 * `dense`: refuses tensors with holes. `slot_sum`: sums in a fixed order.
-* `finalizers`: closes objects that their owner has dropped, on a thread of its own and never inside the garbage
-  collector.
 """
 
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL

@@ -5,7 +5,11 @@ With one member collectives copy at most, and never communicate.
 
 from __future__ import annotations
 
+import _thread
+import os
+import weakref
 from abc import abstractmethod
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +20,8 @@ from torchft_x.comm.base import ProcessGroup, RankInfo, reduce_op_of
 from torchft_x.comm.work import DoneWork, FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, TorchftXError
+
+_kept: list[Callable[[], object]] = []  # calls that could not be made; what they hold must not be destroyed here
 
 
 class EndedError(CollectiveError):
@@ -164,3 +170,22 @@ def alone(op: str, *args: Any) -> Work:
 def _copy(outputs: list[Any], inputs: list[Any]) -> None:
     for output, given in zip(outputs, inputs, strict=True):
         output.copy_(given)
+
+
+def end_when_forgotten(owner: object, end: Callable[[], object]) -> None:
+    """Call `end` on a thread of its own soon after `owner` is garbage-collected, but not at process exit.
+
+    The collector runs in any thread, between any two instructions and under any lock, including one that `end` needs.
+    `_thread` takes no lock of Python's. `end` must not reference `owner`, which a forked child leaves to its parent.
+    """
+    weakref.finalize(owner, _start, end, os.getpid()).atexit = False
+
+
+def _start(end: Callable[[], object], pid: int) -> None:
+    try:
+        if pid == os.getpid():
+            _thread.start_new_thread(end, ())
+            return
+    except RuntimeError:  # the interpreter starts no threads any more
+        pass
+    _kept.append(end)

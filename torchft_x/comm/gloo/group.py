@@ -23,12 +23,12 @@ from typing import Any
 from torch.distributed import Work
 
 from torchft_x import env, net
-from torchft_x.comm import finalizers, flight_recorder
+from torchft_x.comm import flight_recorder
 from torchft_x.comm.base import RankInfo
 from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
-from torchft_x.comm.rebuilt import RebuiltGroup
+from torchft_x.comm.rebuilt import RebuiltGroup, end_when_forgotten
 from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
@@ -58,7 +58,7 @@ class ProcessGroupGloo(RebuiltGroup):
         self._timeout = seconds(timeout)
         # All state; handles and threads keep it after this object is gone.
         self._generations = _Generations(net.advertise_host(host))
-        finalizers.when_forgotten(self, self._generations.close)  # must not keep its threads
+        end_when_forgotten(self, self._generations.close)  # must not keep its threads
 
     @property
     def _present(self) -> GlooMembership | None:
@@ -271,11 +271,11 @@ def _let_go(generation: GlooMembership | None, device: devices.Device | None = N
     Destroying a group blocks until its operations have ended, so this function first waits for abandoned operations.
     """
     if generation is not None:
-        while any(not work.is_completed() for work in generation.left):
-            if _ending:  # leaks the group: its destructor would hold up the process's exit
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(generation.torch_group))
-                return
+        while not _ending and any(not work.is_completed() for work in generation.left):
             time.sleep(POLL)
+        if _ending:  # leaks the group: its destructor would hold up the process's exit
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(generation.torch_group))
+            return
         generation.left.clear()
         generation.torch_group = generation.client = None
     if device is not None:
@@ -324,7 +324,6 @@ def _at_exit() -> None:
     with _birth:
         _ending = True
     deadline = time.monotonic() + PATIENCE
-    finalizers.finish(PATIENCE)
     for generations in list(_all):
         generations.close()
     for thread in list(_threads):

@@ -18,12 +18,11 @@ import torch
 from torch.distributed import Work
 
 from torchft_x import env, net
-from torchft_x.comm import finalizers
 from torchft_x.comm.accelerator.group import lacking
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.base import ProcessGroup, RankInfo
 from torchft_x.comm.gloo.group import ProcessGroupGloo
-from torchft_x.comm.rebuilt import EndedError, RebuiltGroup, SingleMember
+from torchft_x.comm.rebuilt import EndedError, RebuiltGroup, SingleMember, end_when_forgotten
 from torchft_x.comm.subprocess import fork_server
 from torchft_x.comm.subprocess.child_handle import ChildHandle
 from torchft_x.comm.subprocess.child_main import Child
@@ -56,7 +55,7 @@ class ProcessGroupBaby(RebuiltGroup):
         self._options = {"host": net.advertise_host(host)} if self._device == "cpu" else {}
         self._lock = threading.Lock()  # serialises `configure`
         self._latest: list[ChildHandle | SingleMember] = []  # the present configuration, if there is one
-        finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # must not keep its child running
+        end_when_forgotten(self, functools.partial(_end_all, self._latest))  # must not keep its child running
         fork_server.warm_up()
 
     @property

@@ -7,23 +7,23 @@ import os
 import threading
 
 from tests.process.programs import python
-from tests.torch.comm.test_finalizers import (
+from tests.torch.comm.test_forgotten import (
     Owner,
     by_hand,  # noqa: F401
 )
 from tests.util import scaled, wait_for
-from torchft_x.comm.finalizers import when_forgotten
+from torchft_x.comm.rebuilt import end_when_forgotten
 
 
 def test_a_forked_child_ends_its_own_only(by_hand: None) -> None:
     calls: list[str] = []
     inherited = Owner()
-    when_forgotten(inherited, lambda: calls.append("its parent's"))
+    end_when_forgotten(inherited, lambda: calls.append("its parent's"))
     pid = os.fork()
     if pid == 0:
         del inherited
         ended = threading.Event()
-        when_forgotten(Owner(), ended.set)
+        end_when_forgotten(Owner(), ended.set)
         gc.collect()
         os._exit(0 if ended.wait(scaled(10)) and not calls else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -34,14 +34,10 @@ def test_a_forked_child_ends_its_own_only(by_hand: None) -> None:
 
 def test_none_comes_at_the_end_of_the_process() -> None:
     script = (
-        "from torchft_x.comm.finalizers import finish, when_forgotten\n"
+        "from torchft_x.comm.rebuilt import end_when_forgotten\n"
         "class Owner: pass\n"
-        "owner, other = Owner(), Owner()\n"
-        "when_forgotten(owner, lambda: print('an end', flush=True))\n"
-        "when_forgotten(other, lambda: print('too late', flush=True))\n"
-        "del owner\n"
-        "finish(10)\n"
-        "del other\n"
+        "owner = Owner()\n"
+        "end_when_forgotten(owner, lambda: print('too late', flush=True))\n"
     )
     done = python("-c", script)
-    assert (done.stdout, done.stderr) == ("an end\n", "")
+    assert (done.stdout, done.stderr) == ("", "")

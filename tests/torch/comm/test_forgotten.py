@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +11,11 @@ import pytest
 from tests.torch.comm.members import configure
 from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
-from torchft_x.comm import finalizers
-from torchft_x.comm.finalizers import when_forgotten
+from torchft_x.comm import rebuilt
 from torchft_x.comm.gloo import device
 from torchft_x.comm.gloo import group as gloo
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.rebuilt import end_when_forgotten
 from torchft_x.comm.subprocess.group import ProcessGroupBabyGloo
 
 
@@ -45,36 +44,22 @@ def collected_under(lock: Any) -> None:
     background(collect).result(scaled(10))
 
 
-def test_an_end_comes_on_another_thread_and_may_need_what_the_collectors_thread_holds(by_hand: None) -> None:
-    lock, ended = threading.Lock(), threading.Event()
+def test_what_could_not_be_ended_is_kept(by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the exit of the interpreter, which starts no threads any more."""
 
-    def end() -> None:
-        with lock:
-            ended.set()
+    def start(*args: object) -> None:
+        raise RuntimeError("no")
 
-    when_forgotten(Owner(), end)
-    collected_under(lock)
-    assert ended.wait(scaled(10))
-
-
-def test_an_end_that_fails_is_told_and_the_next_one_comes(by_hand: None, caplog: pytest.LogCaptureFixture) -> None:
-    ended = threading.Event()
-
-    def fail() -> None:
-        raise ValueError("no")
-
-    first, second = Owner(), Owner()
-    when_forgotten(first, fail)
-    when_forgotten(second, ended.set)
-    del first
+    end = lambda: None  # noqa: E731
+    owner = Owner()
+    end_when_forgotten(owner, end)
+    monkeypatch.setattr(rebuilt._thread, "start_new_thread", start)
+    del owner
     gc.collect()
-    del second
-    gc.collect()
-    assert ended.wait(scaled(10))
-    assert "could not be ended" in caplog.text
+    assert rebuilt._kept.pop() is end
 
 
-@pytest.mark.parametrize("lock", [gloo._birth, device._lock, finalizers._lock], ids=["birth", "devices", "forgotten"])
+@pytest.mark.parametrize("lock", [gloo._birth, device._lock], ids=["birth", "devices"])
 def test_a_group_is_forgotten_under_any_lock(lock: Any, by_hand: None) -> None:
     """Found in CI: a collection inside of `thread.start()` ended a group, which wanted to start a thread."""
     group: Any = ProcessGroupGloo(host="127.0.0.1")
