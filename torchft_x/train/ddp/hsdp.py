@@ -128,20 +128,11 @@ def _in_units(module: nn.Module) -> list[nn.Parameter]:
     as those of the embedding. In the order of ``parameters()`` the head would delay every bucket to the end of
     backward.
     """
-    found: dict[nn.Parameter, None] = {}  # in order, each once
-
-    def walk(m: nn.Module, *, within: bool) -> None:
-        """Add the parameters of `m`. `within`: the enclosing FSDP module has added the module's own ones."""
-        unit = _unit_of(m) if isinstance(m, FSDPModule) else [] if within else [m]
-        for part in unit:
-            found.update(dict.fromkeys(part.parameters(recurse=False)))
-        for child in m.children():
-            walk(child, within=within or isinstance(m, FSDPModule))
-
-    walk(module, within=False)
-    return list(found)
-
-
-def _unit_of(m: nn.Module) -> list[nn.Module]:
-    """Return the module, and all modules within it that are in no other FSDP module."""
-    return [m, *(part for child in m.children() if not isinstance(child, FSDPModule) for part in _unit_of(child))]
+    unit_of: dict[str, str] = {}  # by name of a module within an FSDP module: the nearest of these
+    units: dict[str, list[nn.Parameter]] = {}
+    for name, m in module.named_modules():
+        parent = name.rpartition(".")[0]
+        if isinstance(m, FSDPModule) or parent in unit_of:
+            unit_of[name] = name if isinstance(m, FSDPModule) else unit_of[parent]
+        units.setdefault(unit_of.get(name, name), []).extend(m.parameters(recurse=False))
+    return list(dict.fromkeys(p for unit in units.values() for p in unit))
