@@ -124,11 +124,6 @@ def doubts(run: Run) -> list[str]:
         )
     if run.unreadable:
         found.append(f"{plural(run.unreadable, 'line')} of the event logs can't be read and were left out.")
-    for k, host in enumerate(run.hosts[1:], start=2):
-        if host.estimated:
-            found.append(f"The clock of host {k} of {len(run.hosts)} is {host.offset:+.3f} s off, by its own commits.")
-        elif host.processes:
-            found.append(f"Nothing says how the clock of host {k} of {len(run.hosts)} stands; it is taken as it is.")
     return found
 
 
@@ -182,7 +177,7 @@ def _loss(loss: Loss, run: Run) -> list[str]:
         clock(loss.t - run.began),
         harmless(loss.group, 16) if loss.group else "lighthouse",
         what(loss, 46),
-        *(seconds(max(0.0, at[name])) if name in at else "-" for name in ("detected", "committed", "back")),
+        *(seconds(at[name]) if name in at else "-" for name in ("detected", "committed", "back")),
         seconds(loss.stood),
         f"{loss.dropped}/{loss.redone}/{loss.without}",
     ]

@@ -1,7 +1,6 @@
 """A run as a value, combined from its event logs. Pure except for the reading of the files.
 
 * `reading`: reads the files line by line: commits into columns of numbers, other events into short notes.
-* `clocks`: estimates the offsets between the hosts' clocks, from events that both hosts have seen.
 * `course`: combines all ranks' commits into one course of steps; step times and goodput.
 * `attempts`: groups and their attempts, quorums, and the activities of each group over time.
 * `losses`: lost members and the cost of each loss, phase by phase.

@@ -22,7 +22,7 @@ def attempts(logs: Sequence[Log], notes: Sequence[Note]) -> list[AttemptSummary]
             AttemptSummary(group=log.group, number=log.attempt, replica_id=log.replica_id),
         )
         if log.rank == 0 and log.commits:
-            first, last = (log.commits.t[k] + log.shift for k in (0, -1))
+            first, last = (log.commits.t[k] + log.boot for k in (0, -1))
             attempt.first_commit = _least(first, attempt.first_commit)
             attempt.last_commit = max(last, attempt.last_commit or last)
             attempt.commits += len(log.commits)
@@ -87,7 +87,7 @@ def quorums(notes: Iterable[Note]) -> list[Quorum]:
                 step=note.of.get("step", 0),
                 t=note.t,
                 received=received[number].t if number in received else None,
-                until=after.t if after is not None else None,
+                until=max(note.t, after.t) if after is not None else None,
                 members=note.of["members"],
                 healing=healing[number],
             )

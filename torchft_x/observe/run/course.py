@@ -25,7 +25,7 @@ class Course:
         samples, debt = array("q"), array("q")
         for log in logs:
             if log.role == "trainer" and not log.rank:
-                t.extend(x + log.shift for x in log.commits.t)
+                t.extend(x + log.boot for x in log.commits.t)
                 step.extend(log.commits.step)
                 quorum.extend(log.commits.quorum)
                 participants.extend(log.commits.participants)

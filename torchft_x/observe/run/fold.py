@@ -9,9 +9,8 @@ from statistics import median
 from torchft_x.observe.console import plural
 from torchft_x.observe.events import incomplete
 from torchft_x.observe.run import attempts, course, losses
-from torchft_x.observe.run.clocks import align
 from torchft_x.observe.run.reading import Log, Note, RunFiles, read
-from torchft_x.observe.run.values import Checkpoints, Host, Lineage, Run, Slow
+from torchft_x.observe.run.values import Checkpoints, Lineage, Run, Slow
 from torchft_x.observe.view.speed import STEPS, SlowGroups
 
 _ERRORS = 50  # sentences that are kept
@@ -25,9 +24,8 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run | None:
 
 def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
     """Combine the content of a run's files, of one process at least. `cut`: incomplete logs."""
-    hosts = align(heard)
     logs, notes = heard.logs, heard.notes
-    ended = max(log.last + log.shift for log in logs)
+    ended = max(log.last + log.boot for log in logs)
     lineages = [
         Lineage(t=n.t, quorum=n.of.get("quorum", 0), steps=n.of.get("steps", 0), reason=n.of.get("reason", ""))
         for n in notes
@@ -41,7 +39,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
     logged = max(steps.step, default=-1) + 1
     return Run(
         run_dir=run_dir,
-        began=min(log.first + log.shift for log in logs),
+        began=min(log.first + log.boot for log in logs),
         ended=ended,
         code=code,
         verdict=verdict,
@@ -64,7 +62,6 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
         checkpoints=_checkpoints(notes),
         curve=course.curve(notes),
         errors=tuple(_errors(notes)),
-        hosts=tuple(Host(offset=h.offset, estimated=h.estimated, processes=len(h.logs)) for h in hosts),
         events=heard.events,
         unreadable=heard.unreadable,
         incomplete=cut,

@@ -1,5 +1,6 @@
 """Reader of a run's files, each line once: commits become columns of numbers, other events short notes.
 
+Within a process the monotonic clock counts; between processes, each host's wall clock, as NTP keeps it.
 A run of a million events is read in seconds and in little memory, so lines are not kept. A line that is no event is
 counted and skipped; the torn last line of a killed process is skipped.
 """
@@ -92,19 +93,18 @@ class Log:
     rank: int
     node: int
     attempt: int
-    boot: float  # unix seconds, by its host's wall clock, at which its host's monotonic clock was 0
+    boot: float  # unix seconds, by its host's wall clock, at which its monotonic clock was 0
     pid: int = 0
     replica_id: str = ""
     commits: Commits = field(default_factory=Commits)
     first: float = 0.0  # monotonic seconds of the first and the last line
     last: float = 0.0
-    shift: float = 0.0  # seconds to add to get the run's common time (clocks.py)
 
 
 class Note(NamedTuple):
     """An event other than a commit."""
 
-    t: float  # monotonic seconds of its host; after `clocks.align`, the run's common time
+    t: float  # unix seconds; monotonic ones until all files are read
     log: Log
     name: str
     of: dict[str, Any]  # the event's fields in `KEPT`
@@ -115,7 +115,7 @@ class RunFiles:
     """Content of a run's files."""
 
     logs: list[Log] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)  # in order of time
     events: int = 0
     unreadable: int = 0  # number of unreadable lines
 
@@ -130,6 +130,7 @@ def read(run_dir: str | os.PathLike[str]) -> RunFiles:
                 readers.setdefault(whose(path), _LogReader(heard)).read(lines)
         except OSError:
             continue
+    heard.notes = sorted((note._replace(t=note.t + note.log.boot) for note in heard.notes), key=lambda note: note.t)
     return heard
 
 

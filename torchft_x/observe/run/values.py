@@ -1,6 +1,6 @@
 """Classes of a run's result, whose size depends on the number of failures, not of steps.
 
-Times are unix seconds by the reference host's clock (`clocks`); None: it never happened, or is unknown.
+Times are unix seconds by the wall clock of the host that wrote the event; None: it never happened, or is unknown.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Loss:
 
     @property
     def phases(self) -> list[tuple[str, float]]:
-        """Known phases, each with the seconds since `t`."""
-        return [(name, t - self.t) for name in PHASES if (t := getattr(self, name)) is not None]
+        """Known phases, each with the seconds since `t`; 0 where another host's clock says that it was before."""
+        return [(name, max(0.0, t - self.t)) for name in PHASES if (t := getattr(self, name)) is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,13 +201,6 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
-    offset: float  # seconds by which its wall clock is ahead of the first host's
-    estimated: bool
-    processes: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Point:
     """A point of the loss curve: step, time and loss."""
 
@@ -244,7 +237,6 @@ class Run:
     checkpoints: Checkpoints
     curve: tuple[Point, ...]
     errors: tuple[str, ...]
-    hosts: tuple[Host, ...]
     events: int
     unreadable: int
     incomplete: tuple[str, ...]  # logs that a full disk cut short
