@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evidence.hsdp_reference import NOISE, compare
-from tests.journeys.jobs import ROOT, SMALL, Job, gone, running
+from tests.journeys.jobs import SMALL, Job, running
 from tests.journeys.test_hsdp import hsdp
+from tests.started import ROOT, gone
 from tests.util import scaled
 from torchft_x.observe.processes import job_processes
 

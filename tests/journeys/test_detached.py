@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits, training_together, workers
-from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, Events, gone
+from tests.journeys.jobs import SMALL, TRIAL, WARM, Events
+from tests.started import ROOT, gone
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree

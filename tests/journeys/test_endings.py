@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits
-from tests.journeys.jobs import BIN, running, torchx_ddp
+from tests.journeys.jobs import running, torchx_ddp
+from tests.started import BIN
 from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import BIN, ROOT, SMALL, WARM
+from tests.journeys.jobs import SMALL, WARM
+from tests.started import BIN, ROOT
 from tests.util import scaled
 from torchft_x.observe.events import read_events
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.jobs import BIN, ROOT, WARM, Job, running
+from tests.journeys.jobs import WARM, Job, running
+from tests.started import BIN, ROOT
 
 SCRIPT = str(ROOT / "tests/journeys/late.py")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import SMALL, Job, gone, running, torchx_ddp
+from tests.journeys.jobs import SMALL, Job, running, torchx_ddp
+from tests.started import gone
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import lighthouse_process

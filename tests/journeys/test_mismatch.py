@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import gone, running, torchx_ddp
+from tests.journeys.jobs import running, torchx_ddp
+from tests.started import gone
 
 SCRIPT = "tests/journeys/differing.py"
 SENTENCES = {

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.journeys.chromium import GET, Tab, chromium, program
-from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, Job, gone, running, torchx_ddp
+from tests.journeys.jobs import SMALL, TRIAL, WARM, Job, running, torchx_ddp
+from tests.started import ROOT, gone
 from tests.util import scaled
 
 pytestmark = [

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits
-from tests.journeys.jobs import BIN, running
+from tests.journeys.jobs import running
 from tests.process.programs import python
+from tests.started import BIN
 from torchft_x import LighthouseServer, env
 from torchft_x.observe.processes import job_processes
 from torchft_x.transfer.durable.catalog import newest

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits
-from tests.journeys.jobs import BIN, Job, running, torchx_ddp
+from tests.journeys.jobs import Job, running, torchx_ddp
 from tests.process.programs import python
+from tests.started import BIN
 from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(300)]

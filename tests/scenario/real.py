@@ -12,7 +12,6 @@ import re
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,17 +20,16 @@ from pathlib import Path
 from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
+from tests.started import TORCHFT_X, Started
 from tests.util import clock, free_port, scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import EventTail
 from torchft_x.observe.processes import job_processes
 
-ROOT = Path(__file__).parents[2]
 TRAINER = Path(__file__).with_name("trainer.py")
 _LOOK = 0.005
 _PORT = 29510
-_FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
 
 
 class Failed(AssertionError):
@@ -143,34 +141,15 @@ class Cluster:
     def _start(self, host: str, arguments: Sequence[str]) -> None:
         """Start a service, which ends with this process."""
         kind, *options = arguments
-        with (self.run_dir / f"{len(self._all):02d}-{host}.log").open("wb") as log:
-            service = subprocess.Popen(
-                [
-                    *self._command(host),
-                    sys.executable,
-                    "-m",
-                    "torchft_x",
-                    kind,
-                    "--launcher_pid",
-                    str(os.getpid()),
-                    *options,
-                ],
-                cwd=ROOT,
-                env=self._environ(host),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._services[host] = service
-        self._all.append(service)
+        command = [*self._command(host), *TORCHFT_X, kind, "--launcher_pid", str(os.getpid()), *options]
+        log = self.run_dir / f"{len(self._all):02d}-{host}.log"
+        self._services[host] = Started(command, log, **self._environ(host)).process
+        self._all.append(self._services[host])
 
     def _environ(self, host: str) -> dict[str, str]:
-        own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN) or k == env.TIME_SCALE}
         kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
-        return own | {
+        return {
             env.WARM: "1" if kills else "0",  # without kills no worker is started again: spare the imports
-            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             env.RUN_DIR: str(self.run_dir),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.extended.compat.test_trainers import HOW
 from tests.interpreters import TRAINERS_PYTHON
-from tests.journeys.jobs import ROOT
+from tests.started import ROOT
 from torchft_x import env
 
 SCRIPT = """

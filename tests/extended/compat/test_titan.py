@@ -19,7 +19,8 @@ import pytest
 from tests.extended.compat.test_trainers import HOW
 from tests.extended.slurm.job import SlurmJob
 from tests.interpreters import TRAINERS_PYTHON
-from tests.journeys.jobs import ROOT, WARM, Job, running
+from tests.journeys.jobs import WARM, Job, running
+from tests.started import ROOT
 from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(900)]

@@ -12,7 +12,8 @@ import pytest
 
 from tests.extended.serving import lighthouse, trainer
 from tests.interpreters import TRAINERS_PYTHON
-from tests.journeys.jobs import ROOT, Job
+from tests.journeys.jobs import Job
+from tests.started import ROOT
 from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -10,16 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from benchmarks.evidence.kill_report import death
 from tests.events import commits, training_together, workers
 from tests.extended.gpu.kit import Figures, Kit, need
+from tests.started import ROOT, TORCHFT_X, Started
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.observe.events import read_events
 
-ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "64", "--layers", "2", "--heads", "2", "--batch-size", "4", "--seq-len", "64", "--data-mb", "0.2"]
 GROUPS = 2
 GPU_TESTS = (
@@ -36,39 +35,26 @@ class Job:
     def __init__(self, kit: Kit, script: str, *arguments: str) -> None:
         self.run_dir = kit.folder / "run"
         self.log = kit.folder / "job.log"
-        environ = env.everything() | {
-            env.ADVERTISE_HOST: "127.0.0.1",
-            env.TORCHX_JOB_ID: "local_cwd://gpu_check/job",
-            "PYTHONPATH": str(ROOT),
-        }
-        for name in (env.LIGHTHOUSE, env.RUN_DIR, env.TOKEN, env.TOKEN_FILE):
-            environ.pop(name, None)
+        variables = {env.ADVERTISE_HOST: "127.0.0.1", env.TORCHX_JOB_ID: "local_cwd://gpu_check/job"}
         where = ["--run_dir", str(self.run_dir), "--launcher_pid", str(os.getpid())]
         groups = ",".join(map(str, range(GROUPS)))
         lighthouse = ["lighthouse", "--min_replicas", "1", "--job_groups", groups, "--job_min_replicas", "1", *where]
         command = [str(ROOT / script), "--device", kit.device.type, *SMALL, *arguments]
         supervise = ["--groups", str(GROUPS), *where, "--", *command]
         commands = [lighthouse, *(["supervise", "--group", str(group), *supervise] for group in range(GROUPS))]
-        with self.log.open("wb") as out:
-            self.processes = [
-                subprocess.Popen(
-                    [sys.executable, "-m", "torchft_x", *words], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL,
-                    stdout=out, stderr=subprocess.STDOUT,
-                )
-                for words in commands
-            ]  # fmt: skip
+        self.processes = [Started([*TORCHFT_X, *words], self.log, **variables) for words in commands]
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
+        for one in self.processes:
+            one.process.terminate()
+        for one in self.processes:
             try:
-                process.wait(15)
+                one.process.wait(15)
             except subprocess.TimeoutExpired:
-                process.kill()
+                one.kill()
 
     def end(self) -> str:
         return self.log.read_text(errors="replace")[-1500:]
@@ -77,18 +63,14 @@ class Job:
         deadline = time.monotonic() + scaled(seconds)
         while not condition():
             need(time.monotonic() < deadline, f"gave up after {seconds:g} s waiting for {what}: {self.end()}")
-            running = [p.poll() is None for p in self.processes]
+            running = [one.process.poll() is None for one in self.processes]
             need(all(running) or condition(), f"a process of the job ended before {what}: {self.end()}")
             time.sleep(0.05)
 
     def wait(self, seconds: float) -> None:
         """Wait for the job to end without error."""
-        deadline = time.monotonic() + scaled(seconds)
-        for process in self.processes:
-            try:
-                code = process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise AssertionError(f"the job has not ended within {seconds:g} s: {self.end()}") from None
+        for one in self.processes:
+            code = one.wait(seconds)
             need(code == 0, f"the job ended with {code}: {self.end()}")
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.events import training_together
-from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, running, torchx_ddp
+from tests.journeys.jobs import SMALL, TRIAL, WARM, running, torchx_ddp
+from tests.started import ROOT
 from tests.util import scaled
 from torchft_x.observe.run import read_run
 from torchft_x.timing import TIMING

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.extended.serving import lighthouse
-from tests.journeys.jobs import BIN, SMALL, WARM, running
+from tests.journeys.jobs import SMALL, WARM, running
 from tests.journeys.test_kill_all import killed
 from tests.journeys.test_kills import script
+from tests.started import BIN
 from tests.torch.train.test_fault_tolerance import FRAGMENTS, ISLANDS
 from torchft_x import env
 

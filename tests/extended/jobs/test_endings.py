@@ -11,8 +11,9 @@ import pytest
 
 from tests.events import commits
 from tests.extended.serving import lighthouse
-from tests.journeys.jobs import BIN, ROOT, SMALL, gone, running
+from tests.journeys.jobs import SMALL, running
 from tests.journeys.test_hsdp import hsdp
+from tests.started import BIN, ROOT, gone
 from torchft_x import env
 from torchft_x.timing import TIMING
 from torchft_x.transfer.durable.catalog import newest

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.events import commits
-from tests.journeys.jobs import gone, running, torchx_ddp
+from tests.journeys.jobs import running, torchx_ddp
+from tests.started import gone
 
 
 def test_a_group_that_computes_wrong_gradients_is_given_up_and_the_others_train_on(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits
-from tests.journeys.jobs import SMALL, WARM, Job, gone, running
+from tests.journeys.jobs import SMALL, WARM, Job, running
 from tests.journeys.test_detached import TORCHX
 from tests.journeys.test_kills import script
+from tests.started import gone
 from torchft_x import env
 from torchft_x.__main__ import main
 from torchft_x.launch.keeper import record

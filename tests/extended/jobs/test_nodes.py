@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.events import workers
-from tests.journeys.jobs import BIN, SMALL, TOGETHER, WARM, gone, running
+from tests.journeys.jobs import SMALL, TOGETHER, WARM, running
 from tests.journeys.test_kill_all import killed
 from tests.journeys.test_kills import script
+from tests.started import BIN, gone
 from torchft_x.observe.events import read_events
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits, workers
-from tests.journeys.jobs import gone, running, torchx_ddp
+from tests.journeys.jobs import running, torchx_ddp
+from tests.started import gone
 
 
 @pytest.mark.timeout(300)

@@ -10,7 +10,8 @@ from tests.scenario import networks
 from tests.scenario.check import unequal
 from tests.scenario.language import read
 from tests.scenario.play import judge, longest_stall, play
-from tests.scenario.real import ROOT, cluster
+from tests.scenario.real import cluster
+from tests.started import ROOT
 from tests.util import scaled
 
 pytestmark = [pytest.mark.timeout(240)]

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.events import commits
-from tests.journeys.jobs import SMALL, TRIAL, gone, running, torchx_ddp
+from tests.journeys.jobs import SMALL, TRIAL, running, torchx_ddp
 from tests.journeys.test_kills import script
 from tests.journeys.test_lighthouse_dies import furthest
+from tests.started import gone
 from torchft_x.launch.process import process_tree
 from torchft_x.net import parse_address
 from torchft_x.observe.processes import job_processes

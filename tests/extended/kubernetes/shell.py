@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.space import Space
+from tests.started import ROOT, environment
 from tests.unit.launch.kubernetes import rights
-from tests.unit.launch.lines import ROOT, environment
 from tests.util import scaled
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.process.launch.driven import drive  # noqa: F401
-from tests.process.launch.keeper.kept import STUBBORN, gone, keep, role  # noqa: F401
+from tests.process.launch.keeper.kept import STUBBORN, keep, role  # noqa: F401
 from tests.process.launch.supervisor.test_coordination import SLEEPER, Cluster, sleeping
 from tests.process.launch.supervisor.test_lighthouse import kept, taken_from_it
 from tests.process.launch.test_strangers import SCRIPT, Payload, below, wait_until_up, write_into_store
+from tests.started import ended
 from tests.util import listeners, wait_for
 from torchft_x.__main__ import main
 from torchft_x.launch.process import process_tree
@@ -31,7 +32,7 @@ def test_groups_that_are_slow_to_go_are_waited_for_and_then_killed(keep) -> None
     assert main(["scale", str(job.run_dir), "--replicas", "1"]) == 0
     assert process_tree.is_alive(pid)
     assert main(["scale", str(job.run_dir), "--replicas", "2"]) == 0
-    gone(pid)
+    ended(pid)
     wait_for(lambda: job.pid(1) not in (0, pid), 20, "group 1, again")
 
 
@@ -52,11 +53,11 @@ def test_who_has_lost_the_lease_stands_by_and_that_is_no_fault_of_it(tmp_path: P
         register = open_lease(tmp_path / "lease")
         for attempt in range(1, LIGHTHOUSE_RULES.loop + 2):
             taken = taken_from_it(register)
-            wait_for(lambda n=attempt: lh.said().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
+            wait_for(lambda n=attempt: lh.output().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
             assert register.swap(taken, replace(taken, owner=""))
             wait_for(lambda n=attempt: lh.serves(n + 1), 20.0, "it to serve again")
         lh.process.send_signal(signal.SIGTERM)
-        assert lh.end() == 0
+        assert lh.wait() == 0
         entry = register.read()
         assert entry.owner == "", "it gives the lease back"
 

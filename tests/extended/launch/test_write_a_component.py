@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.lines import BOTH, ROOT, torchx
+from tests.started import ROOT
+from tests.unit.launch.lines import BOTH, torchx
 
 PAGE = (ROOT / "docs" / "write_a_component.md").read_text(encoding="utf-8")
 

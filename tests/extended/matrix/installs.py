@@ -15,7 +15,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.unit.launch.lines import ROOT, environment, interpreter
+from tests.started import ROOT, environment
+from tests.unit.launch.lines import interpreter
 from tests.util import scaled
 
 WAYS = ("bare clone", "wheel", "editable")

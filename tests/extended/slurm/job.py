@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.events import training_together, workers
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.journeys.jobs import ROOT, Events
+from tests.journeys.jobs import Events
+from tests.started import ROOT
 from tests.util import wait_for
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.job.job import FtJob

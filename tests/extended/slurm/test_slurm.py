@@ -15,9 +15,10 @@ import pytest
 from tests.events import training_together
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.extended.slurm.job import SlurmJob, folder_with_the_same_port
-from tests.journeys.jobs import ROOT, SMALL, TOGETHER, gone
+from tests.journeys.jobs import SMALL, TOGETHER
 from tests.journeys.test_kills import script as check
 from tests.process.launch.slurm_script import NASTY, script
+from tests.started import ROOT, gone
 from tests.util import wait_for
 from torchft_x.observe.processes import job_processes
 

@@ -16,8 +16,9 @@ import pytest
 from tests.events import commits, workers
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.extended.slurm.job import SlurmJob, folder_with_the_same_port
-from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, gone
+from tests.journeys.jobs import SMALL, TOGETHER, WARM
 from tests.journeys.test_detached import TORCHX
+from tests.started import ROOT, gone
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.slurm import store

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.journeys.jobs import ROOT
+from tests.started import ROOT
 from tests.unit.launch.slurm.test_watch import script, written
 from tests.util import scaled, wait_for
 from torchft_x.launch.slurm import store

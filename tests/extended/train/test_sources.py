@@ -8,7 +8,7 @@ import pytest
 
 from tests.extended.compat.test_trainers import HOW
 from tests.interpreters import TRAINERS_PYTHON
-from tests.unit.launch.lines import ROOT
+from tests.started import ROOT
 from tests.util import scaled
 from torchft_x import env
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.lines import BOTH, FILES, ROOT, TRAINING, environment, interpreter, torchx
+from tests.started import ROOT, environment
+from tests.unit.launch.lines import BOTH, FILES, TRAINING, interpreter, torchx
 from tests.util import scaled, wait_for
 
 

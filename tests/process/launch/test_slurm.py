@@ -14,7 +14,8 @@ import pytest
 
 from tests.golden import Golden
 from tests.process.launch.slurm_script import NASTY, script
-from tests.unit.launch.lines import BOTH, ROOT, interpreter
+from tests.started import ROOT
+from tests.unit.launch.lines import BOTH, interpreter
 from tests.util import scaled
 from torchft_x.launch.schedulers import adjust
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts

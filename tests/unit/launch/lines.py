@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.interpreters import NIGHTLY_PYTHON
+from tests.started import ROOT, environment
 from tests.util import scaled
 from torchft_x import env
 
-ROOT = Path(__file__).parents[3]
 BOTH = ("this", "nightly")
 
 
@@ -29,13 +28,6 @@ def interpreter(line: str) -> str:
             "'protobuf<8' fsspec kubernetes"
         )
     return python
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of a user's shell: none of ours but those for import time and scale, and no PYTHONPATH."""
-    mine, ours = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE"), (env.WARM, env.TIME_SCALE)
-    clean = {k: v for k, v in os.environ.items() if k not in mine and (k in ours or not k.startswith("TORCHFT_X_"))}
-    return clean | variables
 
 
 def torchx(

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.events import commits, training_together
 from tests.extended.kubernetes.shell import MODEL, USER, Shell, handle_of
-from tests.unit.launch.lines import ROOT
+from tests.started import ROOT
 from tests.util import wait_for
 from torchft_x.launch.kubernetes.handle import parse
 from torchft_x.launch.kubernetes.rules import names

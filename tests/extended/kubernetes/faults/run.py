@@ -27,7 +27,7 @@ from tests.extended.kubernetes.faults.cost import cost, table, whole_at
 from tests.extended.kubernetes.faults.job import TrainingJob
 from tests.extended.kubernetes.shell import TOLERATION, Shell
 from tests.extended.kubernetes.space import Space
-from tests.unit.launch.lines import ROOT
+from tests.started import ROOT
 from tests.util import scaled, wait_for
 
 NODE_GRACE = 4.0  # seconds of silence until the controller manager marks a node not ready; 40 to 50 by default

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.launch.lines import ROOT, environment
+from tests.started import ROOT, environment
 from tests.util import scaled
 
 

@@ -6,47 +6,36 @@ import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.util import clock, scaled, wait_for
+from tests.started import BIN, Started, ended, environment, gone
+from tests.util import clock, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
+from torchft_x.observe.processes import job_processes
 
-ROOT = Path(__file__).parents[4]
 SLEEPER = "import os, time; print('up', os.environ['REPLICA_GROUP_ID'], os.getpid(), flush=True); time.sleep(1000)"
 UNTIL = "import os, time\nprint('up', os.environ['REPLICA_GROUP_ID'], os.getpid(), flush=True)\nwhile not os.path.exists({!r}): time.sleep(0.02)"
 
 
-class Job:
+class Job(Started):
     """A `torchx run` of a toy script."""
 
     def __init__(self, folder: Path, text: str, *words: str, **environ: str) -> None:
         folder.mkdir(exist_ok=True)
         self.run_dir = folder / "run"
-        self.output = folder / "output.txt"
         script = folder / "script.py"
         script.write_text(text)
-        torchx = str(Path(sys.executable).with_name("torchx"))
-        command = [torchx, "run", "-s", "local_cwd", "./components.py:ddp", "--run_dir", str(self.run_dir)]
-        clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHFT_LIGHTHOUSE")}
-        with open(self.output, "wb") as out:
-            self.cli = subprocess.Popen(
-                [*command, "--script", str(script), *words],
-                cwd=ROOT,
-                env=clean | environ,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:ddp", "--run_dir", str(self.run_dir)]
+        command += ["--script", str(script), *words]
+        super().__init__(command, folder / "output.txt", self.run_dir, environ=environment(**environ))
 
     def text(self) -> str:
-        return re.sub(r"\x1b\[\d+m", "", self.output.read_text(errors="replace"))
+        return re.sub(r"\x1b\[\d+m", "", self.output())
 
     def logs(self) -> str:
         """The supervisors' logs: whole lines, where TorchX interleaves what it streams."""
@@ -61,34 +50,9 @@ class Job:
         wait_for(lambda: len(up()) >= count, 60, f"{count} workers; output so far:\n{self.text()}")
         return {group: int(pid) for group, pid in up()}
 
-    def wait(self, seconds: float = 60.0) -> int:
-        return self.cli.wait(scaled(seconds))
-
-    def left(self) -> list[int]:
-        """Every living process whose environment names this run."""
-        mark = f"TORCHFT_X_RUN_DIR={self.run_dir}".encode()
-        found = []
-        for name in os.listdir("/proc"):
-            try:
-                if (
-                    name.isdigit()
-                    and mark in Path(f"/proc/{name}/environ").read_bytes()
-                    and process_tree.is_alive(int(name))
-                ):
-                    found.append(int(name))
-            except OSError:
-                pass
-        return found
-
     def supervisor(self, group: str) -> int:
         (path,) = self.run_dir.glob(f"events/supervisor-{group}-*.jsonl")
         return int(path.stem.rsplit("-", 1)[1])
-
-    def close(self) -> None:
-        if self.cli.poll() is None:
-            self.cli.kill()
-            self.cli.wait()
-        process_tree.send(self.left(), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -111,12 +75,12 @@ def test_two_jobs_side_by_side_end_by_themselves_and_leave_what_they_should(laun
         job.workers(groups)
     (tmp_path / "go").touch()
     for job, groups in zip(jobs, (2, 1), strict=True):
-        assert job.wait() == 0, job.text()
+        assert job.wait(60) == 0, job.text()
         text = job.text()
         assert text.count("args ['--steps', '3']") == groups
         assert str(job.run_dir) in text
         assert "Traceback" not in text
-        assert job.left() == []
+        assert job_processes(job.run_dir) == []
         token = job.run_dir / "token"
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert token.read_text().strip() not in text
@@ -131,12 +95,12 @@ def test_a_killed_worker_comes_back_and_a_killed_supervisor_takes_it_along(launc
     died = r"group 1 died: worker 0 killed by SIGKILL after \d+\.\d s; restart 1 of 10 in 0 s"
     wait_for(lambda: re.search(died, job.text()), what="the supervisor's sentence")
     os.kill(job.supervisor("1"), signal.SIGKILL)
-    wait_for(lambda: not process_tree.is_alive(workers["1"]), what="the lost group's worker")
+    ended(workers["1"])
     assert process_tree.is_alive(workers["0"])
     (tmp_path / "go").touch()
-    assert job.wait() == 1
+    assert job.wait(60) == 1
     assert "group 1 is lost" in job.text()
-    assert job.left() == []
+    assert job_processes(job.run_dir) == []
 
 
 @pytest.mark.parametrize("how", ["twice", "kill -9"])
@@ -145,10 +109,10 @@ def test_stopping_the_command_leaves_nothing(launch, how: str) -> None:
     job = launch(ignores, **{env.NOTICE: str(clock(3.0))} if how == "kill -9" else {})
     job.workers(2)
     # lighthouse and its keeper, and per group supervisor and worker (and a warm one, if it took long)
-    assert len(job.left()) >= 6
-    job.cli.send_signal(signal.SIGKILL if how == "kill -9" else signal.SIGINT)
+    assert len(job_processes(job.run_dir)) >= 6
+    job.process.send_signal(signal.SIGKILL if how == "kill -9" else signal.SIGINT)
     if how == "twice":
         wait_for(lambda: job.logs().count("stops: stopped by SIGTERM") == 2, what="the first Ctrl-C")
-        job.cli.send_signal(signal.SIGINT)
-    wait_for(lambda: not job.left(), 10.0, "the end of every process")
-    job.wait()
+        job.process.send_signal(signal.SIGINT)
+    gone(job.run_dir, 10.0)
+    job.wait(60)

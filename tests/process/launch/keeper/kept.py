@@ -105,7 +105,3 @@ def keep(tmp_path: Path) -> Iterator[Any]:
         if job.process is not None and job.process.returncode is None:
             process_tree.send([*process_tree.descendants(job.process.pid), job.process.pid], signal.SIGKILL)
             job.end()
-
-
-def gone(*pids: int) -> None:
-    wait_for(lambda: not any(process_tree.is_alive(pid) for pid in pids), 20, f"the end of {pids}")

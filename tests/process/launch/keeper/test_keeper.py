@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.launch.keeper.kept import PARENT, STAYS, STUBBORN, Kept, gone, keep, role  # noqa: F401
+from tests.process.launch.keeper.kept import PARENT, STAYS, STUBBORN, Kept, keep, role  # noqa: F401
+from tests.started import ended
 from tests.util import scaled, wait_for
 from torchft_x.__main__ import main
 from torchft_x.errors import TorchftXError
@@ -46,7 +47,7 @@ def test_a_killed_supervisor_is_started_again_and_leaves_nothing(keep) -> None:
     job.until("RUNNING")
     child, other = job.child("trainer", 0), job.child("trainer", 1)
     os.kill(job.pid(0), signal.SIGKILL)
-    gone(child)
+    ended(child)
     wait_for(lambda: job.child("trainer", 0) != child, 20, "its next process")
     wait_for(lambda: job.replica(0).starts and job.replica(0).state == "RUNNING", 20, "that it runs")
     assert (job.replica(0).starts, job.replica(1).starts) == (1, 0)
@@ -58,7 +59,7 @@ def test_a_killed_supervisor_is_started_again_and_leaves_nothing(keep) -> None:
     child = job.child("trainer", 0)
     job.process.terminate()
     assert job.end() == 1
-    gone(child, other)
+    ended(child, other)
 
 
 def test_who_is_killed_before_it_begins_an_attempt_costs_the_next_one_no_number(keep) -> None:
@@ -89,7 +90,7 @@ def test_it_is_cancelled_in_good_order(keep, capsys: pytest.CaptureFixture[str])
     assert main(["cancel", str(job.run_dir)]) == 0
     assert capsys.readouterr().out == "The job app has ended: CANCELLED.\n"
     assert job.end() == 1
-    gone(child)
+    ended(child)
     found = job.until("CANCELLED")
     assert [r.state for role in found.roles for r in role.replicas] == ["CANCELLED"] * 2
     assert main(["cancel", str(job.run_dir)]) == 0
@@ -107,7 +108,7 @@ def test_a_second_request_is_not_waited_for(keep) -> None:
     job.process.terminate()
     job.end()
     assert time.monotonic() - began < 0.6 * TIMING.keeper_grace
-    gone(pid)
+    ended(pid)
 
 
 def test_children_die_with_a_keeper_that_is_killed(keep) -> None:
@@ -116,7 +117,7 @@ def test_children_die_with_a_keeper_that_is_killed(keep) -> None:
     pid = job.pid()
     job.process.kill()
     job.end()
-    gone(pid)
+    ended(pid)
     found = job.until("FAILED")
     assert "is gone without a word" in found.reason
 
@@ -147,9 +148,9 @@ def test_it_ends_with_its_launcher(tmp_path: Path) -> None:
     finally:
         launcher.kill()
         launcher.wait()
-    gone(found.keeper.pid, process.pid)
-    ended = record.read(tmp_path / "run")
-    assert (ended.state, ended.reason) == ("CANCELLED", "the launcher is gone")
+    ended(found.keeper.pid, process.pid)
+    last = record.read(tmp_path / "run")
+    assert (last.state, last.reason) == ("CANCELLED", "the launcher is gone")
 
 
 def test_two_jobs_in_one_run_directory(keep, tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None
     assert newest.command[-2:] == ("--", "3")
     children = [job.child("trainer", k) for k in range(4)]
     assert main(["scale", str(job.run_dir), "--replicas", "1"]) == 0
-    gone(*children[1:])
+    ended(*children[1:])
     assert process_tree.is_alive(children[0])
     assert groups(job) == ["0"]
     assert [r.id for r in job.until("RUNNING").roles[0].replicas] == [0]

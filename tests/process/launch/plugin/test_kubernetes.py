@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.started import ROOT, environment
 from tests.unit.launch.kubernetes.answering import Request, answering
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, job, pod
-from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter
+from tests.unit.launch.lines import BOTH, interpreter
 from tests.util import scaled
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"

@@ -14,7 +14,8 @@ import pytest
 from torchx.specs import AppState
 
 from tests.process.launch.slurm.test_lost_answers import SCRIPT, Cluster
-from tests.unit.launch.lines import BOTH, ROOT, interpreter
+from tests.started import ROOT
+from tests.unit.launch.lines import BOTH, interpreter
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.launch.job.build import ft_app

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.started import ROOT, environment
 from tests.unit.launch.kubernetes.answering import answering
-from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter, torchx
+from tests.unit.launch.lines import BOTH, interpreter, torchx
 from tests.util import scaled, wait_for
 
 ANYWHERE = f"{ROOT}/components.py:ddp"

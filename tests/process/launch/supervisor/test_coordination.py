@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.util import scaled, wait_for
+from tests.started import TORCHFT_X, Started, gone
+from tests.util import wait_for
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
-from torchft_x.observe.processes import job_processes
-
-ROOT = Path(__file__).parents[4]
 
 SLEEPER = """if True:
     import json, os, sys, time
@@ -38,34 +34,33 @@ class Cluster:
         self.nodes = nodes
         self.options = {"workers": nodes, "max_restarts": 10} | options
         self.end = folder / "end"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Started] = {}
         (folder / "script.py").write_text(text)
         names = ",".join(str(g) for g in range(groups))
         patient = ("--replaced_within", str(replaced_within)) if replaced_within else ()
-        words = ("--min_replicas", "1", "--job_groups", names, "--run_dir", str(folder), *patient)
+        words = (
+            "--bind",
+            "127.0.0.1:0",
+            "--min_replicas",
+            "1",
+            "--job_groups",
+            names,
+            "--run_dir",
+            str(folder),
+            *patient,
+        )
         self.start("lighthouse", "lighthouse", *words)
 
-    def start(self, name: str, *command: str, **variables: str) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHX_JOB_ID": "local_cwd://test/app", **variables}
-        bind = ("--bind", "127.0.0.1:0") if command[0] == "lighthouse" else ()
-        with open(self.folder / f"{name}.txt", "ab") as out:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "torchft_x", command[0], *bind, *command[1:]],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environ,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
-        return self.processes[name]
+    def start(self, name: str, *command: str) -> None:
+        log = self.folder / f"{name}.txt"
+        self.processes[name] = Started([*TORCHFT_X, *command], log, TORCHX_JOB_ID="local_cwd://test/app")
 
-    def supervise(self, group: int, node: int) -> subprocess.Popen[bytes]:
+    def supervise(self, group: int, node: int) -> None:
         """Supervisor ``G.N``."""
         flags = [x for k, v in self.options.items() for x in (f"--{k}", str(v))]
         flags += ["--replica", str(group * self.nodes + node), "--nodes", str(self.nodes), "--groups", str(self.groups)]
         script = [str(self.folder / "script.py"), str(self.end)]
-        return self.start(f"{group}.{node}", "supervise", *flags, "--run_dir", str(self.folder), "--", *script)
+        self.start(f"{group}.{node}", "supervise", *flags, "--run_dir", str(self.folder), "--", *script)
 
     def supervise_all(self) -> None:
         for group in range(self.groups):
@@ -73,7 +68,7 @@ class Cluster:
                 self.supervise(group, node)
 
     def text(self, name: str) -> str:
-        return (self.folder / f"{name}.txt").read_text()
+        return self.processes[name].output()
 
     def everything(self) -> str:
         return "\n".join(f"--- {p.name}\n{p.read_text()}" for p in sorted(self.folder.glob("*.txt")))
@@ -89,21 +84,16 @@ class Cluster:
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.everything()}") from None
 
-    def code(self, name: str, seconds: float = 20.0) -> int:
-        try:
-            return self.processes[name].wait(scaled(seconds))
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{name} still runs\n{self.everything()}") from None
-
     def codes(self) -> dict[str, int]:
-        return {name: self.code(name) for name in self.processes}
+        try:
+            return {name: process.wait() for name, process in self.processes.items()}
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.everything()}") from None
 
     def close(self) -> None:
         for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        wait_for(lambda: not job_processes(self.folder), what="the end of everything")
+            process.close()
+        gone(self.folder, 10)
 
 
 @pytest.fixture
@@ -173,7 +163,6 @@ def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_nu
     os.kill(worker, signal.SIGKILL)
     ((other, (_, _, worker)),) = sleeping(run, 2, (0,))
     run.processes["0.1"].kill()
-    run.processes["0.1"].wait()
     run.wait_for(lambda: not process_tree.is_alive(worker), 10.0, "the worker's end")
     run.supervise(0, 1)
     ((zero, one),) = sleeping(run, 3, (0,))
@@ -186,6 +175,6 @@ def test_a_signal_to_all_leaves_nothing(cluster) -> None:
     run = cluster(SLEEPER)
     sleeping(run)
     for process in run.processes.values():
-        process.send_signal(signal.SIGINT)
+        process.process.send_signal(signal.SIGINT)
     run.codes()
-    wait_for(lambda: not job_processes(run.folder), what="everybody's end")
+    gone(run.folder, 10)

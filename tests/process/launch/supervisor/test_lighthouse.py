@@ -10,69 +10,50 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.started import ROOT, TORCHFT_X, Started, ended
 from tests.unit.rpc.support import Asking, attempt_id, group, reporting
 from tests.util import scaled, wait_for
-from torchft_x import env
 from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.core.types import State
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
-ROOT = Path(__file__).parents[4]
+LIGHTHOUSE = (*TORCHFT_X, "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0")
 
 
-class Kept:
+class Kept(Started):
     """The command, with its child."""
 
-    def __init__(self, folder: Path, *flags: str, variables: dict[str, str]) -> None:
+    def __init__(self, folder: Path, *flags: str, **variables: str) -> None:
         self.file = folder / "address"
-        self.err = folder / "stderr"
-        command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == env.TIME_SCALE}
-        with self.err.open("w") as err:
-            self.process = subprocess.Popen(
-                [*command, "--address_file", str(self.file), *flags],
-                cwd=ROOT,
-                stderr=err,
-                env={**clean, **variables},
-                start_new_session=True,
-            )
-        wait_for(lambda: self.serves(1) or self.process.poll() is not None, 20.0, "the lighthouse")
-        assert self.serves(1), self.said()
+        command = [*LIGHTHOUSE, "--address_file", str(self.file), *flags]
+        super().__init__(command, folder / "log", **variables)
+        self.wait_for(lambda: self.serves(1), 20.0, "the lighthouse")
         self.address = self.file.read_text().strip()
 
-    def said(self) -> str:
-        return self.err.read_text()
-
     def serves(self, number: int) -> bool:
-        return self.file.exists() and self.said().count("Lighthouse listening on") >= number
+        return self.file.exists() and self.output().count("Lighthouse listening on") >= number
 
     @property
     def server(self) -> int:
-        (pid,) = process_tree.descendants(self.process.pid)
+        (pid,) = self.descendants()
         return pid
 
     def kill_server(self, number: int) -> None:
         os.kill(self.server, signal.SIGKILL)
         wait_for(lambda: self.serves(number + 1), 20.0, "the next lighthouse")
 
-    def end(self) -> int:
-        return self.process.wait(scaled(20.0))
-
 
 @contextlib.contextmanager
 def kept(folder: Path, *flags: str, **variables: str) -> Iterator[Kept]:
-    made = Kept(folder, *flags, variables=variables)
+    made = Kept(folder, *flags, **variables)
     try:
         yield made
     finally:
-        below = process_tree.descendants(made.process.pid)
-        made.process.kill()
-        made.process.wait()
-        wait_for(
-            lambda: not any(process_tree.is_alive(pid) for pid in below), 10.0, "the end of the server with its keeper"
-        )
+        below = made.descendants()
+        made.kill()
+        ended(*below)
 
 
 def commit(a: object, state: State) -> State:
@@ -97,7 +78,7 @@ def test_groups_go_on_with_the_same_quorum_members_and_growing_ids(tmp_path: Pat
             assert after.config_id == before.config_id  # nobody has built a new process group
             assert [m.replica_id for m in after.members] == ["0:a", "1:b"]
             before = after
-        assert lh.said().count("the lighthouse died: killed by SIGKILL") == 2
+        assert lh.output().count("the lighthouse died: killed by SIGKILL") == 2
 
 
 def test_who_died_in_the_same_moment_is_not_waited_for_until_its_lease_ends(tmp_path: Path) -> None:
@@ -113,16 +94,16 @@ def test_who_died_in_the_same_moment_is_not_waited_for_until_its_lease_ends(tmp_
             with group("0:b", lh.address, attempt_id=attempt_id(1, "attempt-1")) as b:
                 assert [m.replica_id for m in Asking(b).result().quorum.members] == ["0:b"]
         supervisor.close()
-        assert "A new lineage begins" in lh.said()
+        assert "A new lineage begins" in lh.output()
 
 
 def test_a_signal_is_passed_on(tmp_path: Path) -> None:
     with kept(tmp_path) as lh:
         server = lh.server
         lh.process.send_signal(signal.SIGTERM)
-        assert lh.end() == 0
+        assert lh.wait() == 0
         assert not process_tree.is_alive(server)
-        assert "Traceback" not in lh.said()
+        assert "Traceback" not in lh.output()
 
 
 def test_a_local_job_takes_it_along(tmp_path: Path) -> None:
@@ -131,8 +112,7 @@ def test_a_local_job_takes_it_along(tmp_path: Path) -> None:
         lh.kill_server(1)
     launcher.kill()
     launcher.wait()
-    command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    done = subprocess.run([*command, "--launcher_pid", str(launcher.pid)], cwd=ROOT, timeout=scaled(30), check=False)
+    done = subprocess.run([*LIGHTHOUSE, "--launcher_pid", str(launcher.pid)], cwd=ROOT, timeout=scaled(30), check=False)
     assert done.returncode == 0  # its launcher is gone
 
 
@@ -152,8 +132,8 @@ def test_the_jobs_verdict_is_the_exit_code_also_of_a_later_attempt(tmp_path: Pat
         one.exited(0, "attempt-1", 0, "finished")
         one.done(0, "finished")
         one.close(scaled(10))
-        assert lh.end() == 0
-        assert "All 2 groups finished." in lh.said()
+        assert lh.wait() == 0
+        assert "All 2 groups finished." in lh.output()
         restarts = [e for e in read_events(tmp_path / "run") if e["event"] == "restart"]
         assert [e["role"] for e in restarts] == ["lighthouse"]
 
@@ -167,8 +147,8 @@ def test_an_earlier_jobs_state_in_the_same_directory_is_not_this_jobs(tmp_path: 
             with group(f"0:{job}", lh.address, **token) as a:
                 assert Asking(a).result().quorum.number == 1
             lh.file.unlink()
-            lh.err.rename(tmp_path / f"stderr-{job}")
-            lh.err.write_text("")
+            lh.log.rename(tmp_path / f"stderr-{job}")
+            lh.log.write_text("")
     assert "taken over" not in (tmp_path / "stderr-2").read_text()
 
 

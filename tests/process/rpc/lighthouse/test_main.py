@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.started import Started
 from tests.unit.rpc.support import Asking, group, reporting
 from tests.util import scaled, wait_for
 from torchft_x.net import parse_address
 from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.supervisor_client import SupervisorClient
 
-ROOT = Path(__file__).parents[4]
 MAX_RSS_MB = 80
 
 
-class Running:
+class Running(Started):
     """The command as a process, serving."""
 
-    def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
-        self.file = folder / "address"
-        self.err = folder / "stderr"
+    def __init__(self, folder: Path, *flags: str) -> None:
+        file = folder / "address"
         command = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", "--min_replicas", "1"]
-        command += ["--bind", "127.0.0.1:0", "--address_file", str(self.file), *flags]
-        environ = {**os.environ, **(env or {})}
-        with self.err.open("w") as err:
-            self.process = subprocess.Popen(command, cwd=ROOT, stderr=err, env=environ)
-        wait_for(lambda: self.file.exists() or self.process.poll() is not None, 20.0, "the address file")
-        assert self.file.exists(), self.err.read_text()
-        self.address = self.file.read_text().strip()
-
-    def end(self) -> tuple[int, str]:
-        code = self.process.wait(scaled(20.0))
-        return code, self.err.read_text()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        command += ["--bind", "127.0.0.1:0", "--address_file", str(file), *flags]
+        super().__init__(command, folder / "log")
+        self.wait_for(file.exists, 20.0, "the address file")
+        self.address = file.read_text().strip()
 
 
 @contextlib.contextmanager
-def running(folder: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Running]:
-    made = Running(folder, *flags, env=env)
-    try:
+def running(folder: Path, *flags: str) -> Iterator[Running]:
+    with contextlib.closing(Running(folder, *flags)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:
@@ -66,7 +49,7 @@ def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> N
             for _ in range(3):
                 Asking(a).result()
         lh.process.send_signal(signal.SIGTERM)
-        code, text = lh.end()
+        code, text = lh.wait(), lh.output()
     assert code == 0
     assert f"Lighthouse listening on {lh.address}" in text
     assert "No token is set" in text
@@ -97,7 +80,7 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
         zero.done(1, "group 0 crashed 5 times")
         zero.close(scaled(10))
         wait_for(lambda: stops, what="the other group to be told")
-        code, text = lh.end()
+        code, text = lh.wait(), lh.output()
         one.close(0.1)
     assert code == 1
     assert stops[0][0] == 1
