@@ -20,8 +20,8 @@ TORCHFT_X = (sys.executable, "-m", "torchft_x")
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of a user's shell: none of ours but those for import time and scale, and no PYTHONPATH."""
-    mine, ours = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE"), (env.WARM, env.TIME_SCALE)
+    """Return the variables of a user's shell: none of ours but those for import time and scale, no cluster."""
+    mine, ours = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE", "KUBECONFIG", "DOCKER_HOST"), (env.WARM, env.TIME_SCALE)
     clean = {k: v for k, v in os.environ.items() if k not in mine and (k in ours or not k.startswith("TORCHFT_X_"))}
     return clean | variables
 

@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.evidence import check_params
 from benchmarks.evidence.kill_report import HANG, KILL, LIGHTHOUSE, Fault, report, show
 from tests.events import commits, training_together, workers
+from tests.unit.launch.lines import TORCHX_FT
 from torchft_x.observe.events import EventTail, read_events
 from torchft_x.observe.processes import job_processes, lighthouse_process
 from torchft_x.timing import TIMING
@@ -42,17 +43,6 @@ NOTICE = 3.0  # seconds of steps between writing the --until file and the last s
 SHARED = {"ddp": 25, "hsdp": 25, "diloco": 5}
 # A small model, and steps of some 40 ms, so that dumping and checking don't slow the job down.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
-
-
-def torchx(scheduler: str) -> list[str]:
-    """Return the command `torchx`, with our scheduler registered: in a clone no installed package names it."""
-    if scheduler == "local_ft":
-        words = "import sys; from torchft_x.launch.plugin.command import register; register(); "
-        return [sys.executable, "-c", words + "from torchx.cli.main import main; main(sys.argv[1:])"]
-    found = shutil.which("torchx", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-    if found is None:
-        raise SystemExit("there is no torchx command; activate the environment of ./scripts/test.")
-    return [found]
 
 
 class Job:
@@ -77,15 +67,8 @@ class Job:
         self.keep = keep  # whether dumps are kept; otherwise they are read and deleted while the job runs
         self.events: list[dict[str, Any]] = []  # all events read so far
         self._tail = EventTail(self.run_dir)
-        command = [
-            *torchx(scheduler),
-            "run",
-            "-s",
-            scheduler,
-            f"./components.py:{component}",
-            "--replicas",
-            str(groups),
-        ]
+        command = [sys.executable, "-c", TORCHX_FT, "run", "-s", scheduler, f"./components.py:{component}"]
+        command += ["--replicas", str(groups)]
         command += ["--islands", islands] if islands else ["--workers_per_replica", str(workers)]
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir)]
         command += ["--script", f"benchmarks/trial/{component}.py", "--", "--dump-params", str(self.dumps)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,32 +12,25 @@ import pytest
 from tests.events import commits, training_together, workers
 from tests.journeys.jobs import SMALL, TRIAL, WARM, Events
 from tests.started import ROOT, gone
-from tests.util import scaled, wait_for
+from tests.unit.launch.lines import torchx
+from tests.util import wait_for
 from torchft_x import env
+from torchft_x.__main__ import main
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import job_processes
 
 pytestmark = pytest.mark.timeout(300)
 
-# The command where torchft_x is installed: in these tests it may be on the path only.
-TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 
-
-def test_a_job_is_started_watched_and_cancelled_from_other_shells(tmp_path: Path) -> None:
+def test_a_job_is_started_watched_and_cancelled_from_other_shells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = tmp_path / "run"
     events = Events(run_dir)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), env.STATE_HOME: str(tmp_path / "state"), **WARM}
+    variables = {"PYTHONPATH": str(ROOT), env.STATE_HOME: str(tmp_path / "state"), **WARM}
 
     def say(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=scaled(60),
-        )
+        done = torchx(*words, ft=True, **variables)
         text = done.stdout + done.stderr
         assert done.returncode == 0, text
         assert "Traceback" not in text, text
@@ -48,7 +39,7 @@ def test_a_job_is_started_watched_and_cancelled_from_other_shells(tmp_path: Path
     job = ["./components.py:ddp", "--run_dir", str(run_dir), "--script", TRIAL]
     try:
         out = say(
-            *("-c", TORCHX, "run", "-s", "local_ft", "-cfg", "detach=True"),
+            *("run", "-s", "local_ft", "-cfg", "detach=True"),
             *(*job, "--", "--steps", "100000", "--pace", "0.05", *SMALL),
         )
         found = re.search(r"local_ft://torchx/\S+$", out, re.MULTILINE)
@@ -64,15 +55,16 @@ def test_a_job_is_started_watched_and_cancelled_from_other_shells(tmp_path: Path
             lambda: len(commits(events())) > before + 20 and training_together(events()[-40:], 2), 90, "both groups"
         )
 
-        assert re.search(rf"{handle}\s.*RUNNING", say("-c", TORCHX, "list", "-s", "local_ft"))
-        status = say("-c", TORCHX, "status", handle)
+        assert re.search(rf"{handle}\s.*RUNNING", say("list", "-s", "local_ft"))
+        status = say("status", handle)
         assert re.search(r"State: RUNNING", status), status
         assert "restarts: 1, last: worker 0 killed by SIGKILL" in status, status
-        assert re.search(r"group +0|^ *0 ", say("-m", "torchft_x", "status", str(run_dir)), re.MULTILINE)
+        assert main(["status", str(run_dir)]) == 0
+        assert re.search(r"group +0|^ *0 ", capsys.readouterr().out, re.MULTILINE)
 
-        say("-c", TORCHX, "cancel", handle)
+        say("cancel", handle)
         gone(run_dir, 30)
-        assert "State: CANCELLED" in say("-c", TORCHX, "status", handle)
-        assert re.search(r"trainer/0\S* .*step +\d+ \| loss", say("-c", TORCHX, "log", handle))
+        assert "State: CANCELLED" in say("status", handle)
+        assert re.search(r"trainer/0\S* .*step +\d+ \| loss", say("log", handle))
     finally:
         process_tree.send(job_processes(run_dir), signal.SIGKILL)

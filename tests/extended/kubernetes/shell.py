@@ -15,9 +15,9 @@ from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.space import Space
 from tests.started import ROOT, environment
 from tests.unit.launch.kubernetes import rights
+from tests.unit.launch.lines import TORCHX_FT
 from tests.util import scaled
 
-_TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 USER = 65534  # user id in the pods
 TOLERATION = 1  # seconds that pods stay on a node that is not ready
 _CONTAINER = {
@@ -84,7 +84,7 @@ class Shell:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([sys.executable, "-c", _TORCHX, *words], cwd=ROOT, env=self._variables(), **pipe)
+        return subprocess.Popen([sys.executable, "-c", TORCHX_FT, *words], cwd=ROOT, env=self._variables(), **pipe)
 
     def _variables(self) -> dict[str, str]:
         return {**environment(), "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}

@@ -29,7 +29,7 @@ class TestOnEachLine:
         assert len([row for row in text.splitlines() if row.strip()]) <= 5
         (folder / "five.py").write_text(text)
         words = ["run", "-s", "local_cwd", "--dryrun", "./five.py:my_job", "--replicas", "3", "--lr", "0.5", "--"]
-        done = torchx(*words, "--steps=7", folder=folder, line=line, PYTHONPATH=str(ROOT))
+        done = torchx(*words, "--steps=7", cwd=folder, line=line, PYTHONPATH=str(ROOT))
         assert done.returncode == 0, done.stderr
         application = done.stdout.split("=== SCHEDULER REQUEST ===")[0]
         assert "'num_replicas': 3" in application
@@ -37,14 +37,14 @@ class TestOnEachLine:
 
     def test_its_hook_adjusts_the_request(self, line: str, folder: Path) -> None:
         words = ["run", "-s", "slurm", "--dryrun", "./my_component.py:my_job", "--mail"]
-        done = torchx(*words, "me@example.org", folder=folder, line=line, PYTHONPATH=str(ROOT))
+        done = torchx(*words, "me@example.org", cwd=folder, line=line, PYTHONPATH=str(ROOT))
         assert done.returncode == 0, done.stderr
         # 2 trainers (the lighthouse is beside the first), evaluator
         assert done.stdout.count("--mail-user=me@example.org") == 3
 
     def test_it_runs(self, line: str, folder: Path) -> None:
         words = ["run", "-s", "local_cwd", "./my_component.py:my_job", "--run_dir", "out"]
-        done = torchx(*words, "--", "--lr", "0.05", folder=folder, line=line, seconds=110, PYTHONPATH=str(ROOT))
+        done = torchx(*words, "--", "--lr", "0.05", cwd=folder, line=line, seconds=110, PYTHONPATH=str(ROOT))
         out = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)
         assert done.returncode == 0, out
         assert "trainer/0 step 200: loss" in out

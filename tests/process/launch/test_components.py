@@ -59,7 +59,7 @@ class TestCommandLine:
 
     def test_from_another_directory_it_says_what_is_missing(self, line: str, tmp_path: Path) -> None:
         """A clone isn't on the path there (torchx-nightly puts it there)."""
-        done = torchx("run", "-s", "local_cwd", "--dryrun", f"{ROOT}/components.py:ddp", folder=tmp_path, line=line)
+        done = torchx("run", "-s", "local_cwd", "--dryrun", f"{ROOT}/components.py:ddp", cwd=tmp_path, line=line)
         assert done.returncode == 2
         absent = f"torchft_x is neither installed for .* nor in {tmp_path}: run torchx in the clone, or install it: .*"
         default = f"torchft_x: The default script .* does not exist in {tmp_path}; name yours with --script."

@@ -30,14 +30,23 @@ def interpreter(line: str) -> str:
     return python
 
 
+TORCHX_FT = (
+    "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); "
+    "main(sys.argv[1:])"
+)
+"""The command with our schedulers where torchft_x is installed: in these tests it may be on the path only."""
+
+
 def torchx(
-    *words: str, folder: Path = ROOT, line: str = "this", seconds: float = 60, **variables: str
+    *words: str, cwd: Path = ROOT, line: str = "this", seconds: float = 60, ft: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the real command to its end."""
+    """Run the real command to its end, or with `ft` one that has our schedulers."""
+    python = interpreter(line)
     return subprocess.run(
-        [str(Path(interpreter(line)).with_name("torchx")), *words],
-        cwd=folder,
+        [*([python, "-c", TORCHX_FT] if ft else [str(Path(python).with_name("torchx"))]), *words],
+        cwd=cwd,
         env=environment(**variables),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=scaled(seconds),

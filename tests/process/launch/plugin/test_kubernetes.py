@@ -13,10 +13,9 @@ import yaml
 from tests.started import ROOT, environment
 from tests.unit.launch.kubernetes.answering import Request, answering
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, job, pod
-from tests.unit.launch.lines import BOTH, interpreter
+from tests.unit.launch.lines import BOTH, interpreter, torchx
 from tests.util import scaled
 
-_TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 _RUN = ("run", "-s", "kubernetes_ft", "--workspace=")
 _JOB = ("./components.py:ddp", "--image", "i:1")
 _TITAN = ("./components.py:titan", "--image", "i:1", "--config", "mine")
@@ -24,15 +23,7 @@ _TITAN = ("./components.py:titan", "--image", "i:1", "--config", "mine")
 
 def say(line: str, *words: str, home: Path, code: int = 0) -> str:
     """In a shell of somebody who has neither a kubeconfig nor Docker."""
-    variables = {k: v for k, v in environment(HOME=str(home)).items() if k not in ("KUBECONFIG", "DOCKER_HOST")}
-    done = subprocess.run(
-        [interpreter(line), "-c", _TORCHX, *words],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-    )
+    done = torchx(*words, line=line, ft=True, HOME=str(home))
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout if code == 0 else done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,14 +14,11 @@ from torchx.specs import AppState
 
 from tests.process.launch.slurm.test_lost_answers import SCRIPT, Cluster
 from tests.started import ROOT
-from tests.unit.launch.lines import BOTH, interpreter
-from tests.util import scaled
+from tests.unit.launch.lines import BOTH, torchx
 from torchft_x import env
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.plugin.slurm import SlurmFtScheduler, create_scheduler
 from torchft_x.launch.slurm import store
-
-TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 
 
 @pytest.fixture
@@ -154,16 +150,10 @@ def test_output_of_all_attempts_in_their_order(cluster: Cluster, tmp_path: Path)
         scheduler.log_iter("nobody", "trainer", 0)
 
 
-def torchx(line: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def ft(line: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of TorchX, of one of its lines, in a process of its own."""
-    done = subprocess.run(
-        [interpreter(line), "-c", TORCHX, *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), env.STATE_HOME: str(folder / "state")},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-    )
+    variables = {"PYTHONPATH": str(ROOT), env.STATE_HOME: str(folder / "state")}
+    done = torchx(*words, cwd=folder, line=line, ft=True, **variables)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -171,7 +161,7 @@ def torchx(line: str, folder: Path, *words: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("line", BOTH)
 def test_every_command_on_both_lines(line: str, cluster: Cluster, tmp_path: Path) -> None:
     def say(*words: str) -> str:
-        done = torchx(line, tmp_path, *words)
+        done = ft(line, tmp_path, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -195,9 +185,7 @@ def test_every_command_on_both_lines(line: str, cluster: Cluster, tmp_path: Path
 @pytest.mark.parametrize("line", BOTH)
 def test_titan_in_a_batch_script(line: str, tmp_path: Path) -> None:
     job = [str(ROOT / "components.py:titan"), "--run_dir", str(tmp_path / "run"), "--config", "mine"]
-    said = torchx(
-        line, tmp_path, "run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job, "--", "--a.b", "3"
-    ).stdout
+    said = ft(line, tmp_path, "run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job, "--", "--a.b", "3").stdout
     assert "export JE_ARROW_MALLOC_CONF=background_thread:false" in said
     (command,) = re.findall("^exec .*supervise.*$", said, re.MULTILINE)
     assert " -m torchft_x.compat -m torchft_x supervise " in command
@@ -208,16 +196,16 @@ def test_titan_in_a_batch_script(line: str, tmp_path: Path) -> None:
 def test_where_there_is_no_slurm(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     job = [str(ROOT / "components.py:ddp"), "--script", str(SCRIPT), "--run_dir", str(tmp_path / "run")]
-    dry = torchx(line, tmp_path, "run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job)
+    dry = ft(line, tmp_path, "run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job)
     assert "#SBATCH --array=0-1" in dry.stdout, dry.stderr
     for words in (
         ["run", "-s", "slurm_ft", "--workspace", "", *job],
         ["run", "-s", "slurm_ft", "-cfg", "sbatch_args=--nice=1", *job],
         ["log", "slurm_ft://torchx/some-job"],
     ):
-        done = torchx(line, tmp_path, *words)
+        done = ft(line, tmp_path, *words)
         assert done.returncode == 2, done.stdout + done.stderr
         assert done.stderr.splitlines()[-1].startswith("torchft_x: ")
     assert not (tmp_path / "run").exists()
-    status = torchx(line, tmp_path, "status", "slurm_ft://torchx/some-job")
+    status = ft(line, tmp_path, "status", "slurm_ft://torchx/some-job")
     assert "squeue is not on" in status.stdout

@@ -22,7 +22,7 @@ def test_outside_of_the_clone_the_default_scheduler_is_named(line: str, tmp_path
     (tmp_path / "train.py").write_text("")
     missing = f"unix://{tmp_path}/docker.sock"
     done = torchx(
-        "run", ANYWHERE, "--script", "train.py", folder=tmp_path, line=line, HOME=str(tmp_path), DOCKER_HOST=missing
+        "run", ANYWHERE, "--script", "train.py", cwd=tmp_path, line=line, HOME=str(tmp_path), DOCKER_HOST=missing
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -36,7 +36,7 @@ def test_the_log_of_an_unknown_job_is_one_sentence_and_2(app: str, tmp_path: Pat
     """S11: TorchX reads each replica on a thread of its own, whose traceback was shown, and ended with 0."""
     with answering(lambda _: (200, {"items": []}), tmp_path / "kubeconfig"):
         nothing = {"HOME": str(tmp_path), "KUBECONFIG": f"{tmp_path}/kubeconfig"}
-        done = torchx("log", f"{app}/trainer/0,1", folder=tmp_path, **nothing)
+        done = torchx("log", f"{app}/trainer/0,1", cwd=tmp_path, **nothing)
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
     assert re.match("torchft_x: .* no job (team:)?none |torchft_x: nothing is known of the job none", sentence)
@@ -47,11 +47,11 @@ def test_a_missing_sbatch_and_a_missing_kubeconfig(line: str, tmp_path: Path) ->
     (tmp_path / "train.py").write_text("")
     (tmp_path / "bin").mkdir()
     nothing = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "KUBECONFIG": f"{tmp_path}/none"}
-    slurm = torchx("run", "-s", "slurm", ANYWHERE, "--script", "train.py", folder=tmp_path, line=line, **nothing)
+    slurm = torchx("run", "-s", "slurm", ANYWHERE, "--script", "train.py", cwd=tmp_path, line=line, **nothing)
     assert slurm.returncode == 2
     assert "Slurm's sbatch is not on this machine's PATH" in slurm.stderr.splitlines()[-1]
     words = ["-s", "kubernetes", "-cfg", "queue=default", "--workspace="]
-    kubernetes = torchx("run", *words, ANYWHERE, "--image", "x:1", folder=tmp_path, line=line, **nothing)
+    kubernetes = torchx("run", *words, ANYWHERE, "--image", "x:1", cwd=tmp_path, line=line, **nothing)
     assert kubernetes.returncode == 2
     assert f"{tmp_path}/none does not exist" in kubernetes.stderr.splitlines()[-1]
     assert "Traceback" not in slurm.stderr + kubernetes.stderr
@@ -62,7 +62,7 @@ def test_an_unknown_option_of_the_scheduler_is_refused(line: str, code: int, tmp
     """0.7.0 forgets it, so we look; nightly refuses it before the component is called, with its own traceback."""
     (tmp_path / "train.py").write_text("")
     words = ["-s", "slurm", "-cfg", "partion=gpu", "--dryrun", ANYWHERE, "--script", "train.py"]
-    done = torchx("run", *words, folder=tmp_path, line=line)
+    done = torchx("run", *words, cwd=tmp_path, line=line)
     assert done.returncode == code
     assert "partion" in done.stderr.splitlines()[-1]
     assert "partition" in done.stderr.splitlines()[-1]
@@ -91,6 +91,6 @@ def test_ctrl_c_is_a_sentence(line: str, tmp_path: Path) -> None:
 def test_debug_keeps_the_traceback(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     nothing = {"PATH": str(tmp_path), "HOME": str(tmp_path), "TORCHFT_X_LOG_LEVEL": "debug"}
-    done = torchx("run", "-s", "slurm", ANYWHERE, "--script", "train.py", folder=tmp_path, **nothing)
+    done = torchx("run", "-s", "slurm", ANYWHERE, "--script", "train.py", cwd=tmp_path, **nothing)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
