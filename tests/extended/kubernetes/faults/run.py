@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence.cost import cost, table, whole_at
 from tests.events import commits
 from tests.extended.kubernetes.cluster import IMAGE, LocalNode, cluster, missing
-from tests.extended.kubernetes.faults.cost import cost, table, whole_at
 from tests.extended.kubernetes.faults.job import TrainingJob
 from tests.extended.kubernetes.shell import TOLERATION, Shell
 from tests.extended.kubernetes.space import Space

@@ -1,6 +1,6 @@
 from typing import Any
 
-from tests.extended.kubernetes.faults.cost import cost, whole_at
+from benchmarks.evidence.cost import cost, whole_at
 
 
 def _commit(group: str, attempt: str, t: float, participants: int = 2) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The cost of a fault, computed from the events of the job."""
+"""The cost of a fault to a job on a cluster, computed from the job's events."""
 
 from __future__ import annotations
 
@@ -42,6 +42,23 @@ def whole_at(events: Sequence[Event], victim: str, groups: int, t: float) -> flo
     return None
 
 
+def pause(events: Sequence[Event], group: str, t: float, end: float = float("inf")) -> float:
+    """Return the longest time in seconds between two commits of a group, from its last one before `t` until `end`."""
+    times = [float(e["t"]) for e in commits(events, group=group)]
+    seen = [max((x for x in times if x <= t), default=t), *(x for x in times if t < x <= end)]
+    return max((b - a for a, b in pairwise(seen)), default=end - t)
+
+
+def drops(events: Sequence[Event], groups: Sequence[str], t: float, end: float = float("inf")) -> list[Event]:
+    """Return the events of these groups' dropped steps after `t`, until `end`."""
+    within = (e for e in events if e.get("event") == "drop" and t < float(e["t"]) <= end)
+    return [e for e in within if str(e.get("group")) in groups]
+
+
+def median_and_worst(values: Sequence[float]) -> dict[str, float]:
+    return {"median": round(median(values), 2), "worst": max(values)}
+
+
 def cost(
     events: Sequence[Event], victim: str, survivors: Sequence[str], t: float, whole: float | None, end: float
 ) -> Cost:
@@ -50,12 +67,11 @@ def cost(
     for group in survivors:
         times = [float(e["t"]) for e in commits(events, group=group)]
         usual = median([b - a for a, b in pairwise(x for x in times if t - 5 < x <= t)] or [0.0])
-        seen = [max((x for x in times if x <= t), default=t), *(x for x in times if t < x <= end)]
-        pauses.append(max((b - a for a, b in pairwise(seen)), default=end - t) - usual)
+        pauses.append(pause(events, group, t, end) - usual)
     within = [e for e in events if t < float(e["t"]) <= end]
-    drops = {e.get("step") for e in within if e.get("event") == "drop" and str(e.get("group")) in survivors}
+    dropped = {e.get("step") for e in drops(events, survivors, t, end)}
     undone = sum(int(e.get("steps", 0)) for e in within if e.get("event") == "new_lineage")
-    return Cost(max(pauses, default=0.0), None if whole is None else whole - t, len(drops), undone)
+    return Cost(max(pauses, default=0.0), None if whole is None else whole - t, len(dropped), undone)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
