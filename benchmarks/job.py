@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from benchmarks.libraries import TRAINER, Library
-from benchmarks.processes import Child, GaveUp, free_port, kill_marked, listens, wait_for
+from benchmarks.processes import Child, GaveUp, kill_marked, listens, wait_for
 from benchmarks.record import AttemptRecord, Records
+from tests.util import free_port
 from torchft_x import env
 from torchft_x.observe.events import read_events
 

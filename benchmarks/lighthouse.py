@@ -10,8 +10,9 @@ from pathlib import Path
 
 from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.libraries import Library
-from benchmarks.processes import Child, GaveUp, cpu_seconds, free_port, listens, memory_mb, wait_for
+from benchmarks.processes import Child, GaveUp, cpu_seconds, listens, memory_mb, wait_for
 from benchmarks.stats import Goal
+from tests.util import free_port
 from torchft_x.launch.process import process_tree
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options

@@ -42,12 +42,6 @@ def wait_for(condition: Callable[[], T | None], seconds: float, what: str, poll:
         time.sleep(poll)
 
 
-def free_port() -> int:
-    """Return a free port of the loopback address, chosen in advance so that a lighthouse can come back at it."""
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return int(s.getsockname()[1])
-
-
 def listens(bind: str) -> bool:
     """Return whether a connect to ``host:port`` is accepted."""
     host, port = bind.split(":")

@@ -15,8 +15,9 @@ from benchmarks import LARGE, SMALL
 from benchmarks.bench import TOLERATED, Bench, Measured
 from benchmarks.hosts import HERE, Host, NoHosts, star
 from benchmarks.libraries import WORKER, Library
-from benchmarks.processes import Child, GaveUp, Worker, cpu_seconds, free_port, wait_for
+from benchmarks.processes import Child, GaveUp, Worker, cpu_seconds, wait_for
 from benchmarks.stats import Goal
+from tests.util import free_port
 from torchft_x import env
 
 GROUPS = 2
