@@ -12,12 +12,10 @@ import pytest
 import yaml
 
 from tests.extended.matrix.installs import Installation
-from tests.util import scaled
 
 GROUPS = 2
 JOB = Path(__file__).with_name("job.py")
 DILOCO = {"sync_steps": 7, "num_fragments": 1, "fragment_sync_delay": 0}
-KUBERNETES = "1.37"  # version whose schemas validate the pods
 
 
 def options(component: str) -> list[str]:
@@ -53,46 +51,23 @@ def run_here(install: Installation, component: str, top: Path) -> None:
 
 
 def render_slurm(install: Installation, component: str, top: Path) -> None:
-    """Check that the script is valid bash, and that the end of one group leaves the others running."""
+    """Check that every role is started by this installation. The script's fields: tests/process/launch/test_slurm.py."""
     script = _request(install, "slurm", component, str(JOB))
-    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30))
-    assert (checked.returncode, checked.stderr) == (0, "")
-    names = re.findall(r"^#SBATCH .*--job-name=(\S+)", script, re.MULTILINE)
-    parts = _replicas(component)
-    assert names == (parts if len(parts) == 1 else parts[1:])  # the lighthouse shares a node
-    assert script.count("-m torchft_x ") == len(parts), f"not every role is started:\n{script}"
-    for wanted in ("--kill-on-bad-exit=0", "--wait=0"):
-        assert script.count(wanted) == len(names), f"{wanted} is not in every component:\n{script}"
-    assert "--requeue" not in script
+    assert script.count("-m torchft_x ") == _roles(component), f"not every role is started:\n{script}"
     assert str(install.python) in script
 
 
 def render_kubernetes(install: Installation, component: str, top: Path) -> None:
-    """Check that every pod is valid by the strict schema, and is restarted automatically."""
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes kubernetes-validate")
+    """Check that every role is started. The pods' fields: tests/process/launch/test_kubernetes.py."""
     if install.run_python("-c", "import kubernetes").returncode != 0:
         pytest.skip(f"pip install kubernetes, into the base environment of TorchX {install.line}")
     job = yaml.safe_load(_request(install, "kubernetes", component, "/job.py", "--image", "registry/image:1"))
-    tasks = job["spec"]["tasks"]
-    assert [task["name"] for task in tasks] == _replicas(component)
-    for task in tasks:
-        pod = {"apiVersion": "v1", "kind": "Pod", **task["template"]}
-        pod["metadata"].setdefault("name", task["name"])
-        validate.validate(pod, KUBERNETES, strict=True)
-        (container,) = pod["spec"]["containers"]
-        assert container["image"] == "registry/image:1"
-        assert container["command"][:3] == ["python", "-m", "torchft_x"]
-        if (
-            task["name"] != "lighthouse-0"
-        ):  # a job's own lighthouse reports the outcome by ending, so that it is not restarted
-            assert pod["spec"]["restartPolicy"] == "OnFailure", f"{task['name']}: {pod['spec']['restartPolicy']}"
-    actions = [policy["action"] for task in tasks for policy in task.get("policies", [])]
-    assert "RestartJob" not in actions  # it would restart all groups
+    started = [task["template"]["spec"]["containers"][0]["command"][:3] for task in job["spec"]["tasks"]]
+    assert started == [["python", "-m", "torchft_x"]] * _roles(component)
 
 
-def _replicas(component: str) -> list[str]:
-    lighthouse = ["lighthouse-0"]
-    return lighthouse if component == "lighthouse" else [*lighthouse, *(f"trainer-{g}" for g in range(GROUPS))]
+def _roles(component: str) -> int:
+    return 1 if component == "lighthouse" else 1 + GROUPS
 
 
 def _request(install: Installation, scheduler: str, component: str, script: str, *words: str) -> str:
