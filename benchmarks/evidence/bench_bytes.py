@@ -60,7 +60,7 @@ class Member:
         torch.set_num_threads(1)
         logging.disable(logging.WARNING)  # each run ends with warnings, as one of the two is lost
         self.side, self.addresses = side, addresses
-        self.group = SIDES[side] - 1
+        self.group = SIDES.index(side)
         self.runs = 0
 
     def manager(self, **kwargs: Any) -> Manager:

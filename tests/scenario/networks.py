@@ -46,10 +46,11 @@ def sweep() -> None:
 class Networks:
     """The switch and its machines, as a context manager that removes them at its end.
 
-    Hosts are added by name and have fixed addresses.
+    Hosts are added by name and have fixed addresses, one of each of the `families`: "4", "6" or "46".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, families: str = "4") -> None:
+        self._families = families
         self._prefix = f"tfx{os.getpid()}-"
         self._numbers: dict[str, int] = {}  # host -> last byte of its address
         self._cut: Counter[tuple[str, str]] = Counter()  # ordered pair of hosts -> number of cuts in force
@@ -64,32 +65,34 @@ class Networks:
 
     def __exit__(self, *exc: object) -> None:
         for host in self._numbers:
-            remove(self._name(host))
+            remove(self.name(host))
         remove(self._switch)
 
-    def address(self, host: str) -> str:
-        return f"10.77.0.{self._numbers[host]}"
+    def address(self, host: str, family: str = "4") -> str:
+        return f"10.77.0.{self._numbers[host]}" if family == "4" else f"fd78::{self._numbers[host]}"
 
     def command(self, host: str) -> list[str]:
         """Return a prefix that runs a command on this host."""
-        return ["ip", "netns", "exec", self._name(host)]
+        return ["ip", "netns", "exec", self.name(host)]
 
     def add(self, host: str) -> None:
         """Connect a new machine to the switch. A host that existed before has its old address."""
         number = self._numbers.setdefault(host, len(self._numbers) + 1)
-        name, mac = self._name(host), f"02:00:00:00:01:{number:02x}"
+        name, mac = self.name(host), f"02:00:00:00:01:{number:02x}"
         ip("netns", "add", name)
         port = ("link", "add", self._port(host), "type", "veth", "peer", "name", "eth0", "address", mac, "netns", name)
         ip("-n", self._switch, *port)
         ip("-n", self._switch, "link", "set", self._port(host), "master", "br0", "up")
-        ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        for family in self._families:
+            width, more = ("24", []) if family == "4" else ("64", ["nodad"])
+            ip("-n", name, "addr", "add", f"{self.address(host, family)}/{width}", "dev", "eth0", *more)
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
 
     def remove(self, host: str) -> None:
         """Cut a machine's power: no packet leaves it any more, then its processes are killed."""
         ip("-n", self._switch, "link", "del", self._port(host))
-        remove(self._name(host))
+        remove(self.name(host))
 
     def cut(self, a: str, b: str) -> None:
         self._cut[a, b] += 1
@@ -110,10 +113,10 @@ class Networks:
         ip("-n", self._switch, "link", "set", self._port(host), "up")
 
     def _neighbour(self, host: str, verb: str, address: str, *more: str) -> None:
-        if self._name(host) in _namespaces():  # the machine may be off
-            ip("-n", self._name(host), "neigh", verb, address, "dev", "eth0", *more)
+        if self.name(host) in _namespaces():  # the machine may be off
+            ip("-n", self.name(host), "neigh", verb, address, "dev", "eth0", *more)
 
-    def _name(self, host: str) -> str:
+    def name(self, host: str) -> str:
         return f"{self._prefix}{host}"
 
     def _port(self, host: str) -> str:
