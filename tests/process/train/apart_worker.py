@@ -1,14 +1,11 @@
 """One group that trains apart, as a process, for tests that kill it.
 
-    python -m tests.process.train.apart_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE ALGORITHM [NAME=VALUE ...]
-
-It writes a digest of the state common to all groups after each exchange, and trains to the exchange in STOP_FILE.
+It writes a digest of the state common to all groups after each exchange. Its steps are exchanges.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 from tests.torch.train.apart import LocalTrainer
@@ -29,7 +26,3 @@ def main(told: Told, algorithm: str, *settings: str) -> None:
             apart.step()
             time.sleep(0.003)  # lengthen steps, so that kills hit inner steps as well as exchanges
     apart.manager.shutdown()
-
-
-if __name__ == "__main__":
-    main(Told(sys.argv[1:]), *sys.argv[5:])

@@ -1,15 +1,12 @@
 """One group as a process that trains, and evaluates each 10 steps.
 
-    python -m tests.process.train.evaluating_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
-
 Lines: "try" begins an attempt to evaluate; "row" comes before each batch; "result" has the bits of the sums, and "commit" the
-digest of the parameters. The parameters of each evaluation lie in the file evaluated-STEP.pt beside OUT_FILE.
+digest of the parameters. The parameters of each evaluation lie in the file evaluated-STEP.pt beside the lines.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 
@@ -77,7 +74,3 @@ def main(told: Told) -> None:
         told.step(trainer, committed)
     told.say("newest", evaluation.step, bits(evaluation.sums))
     trainer.manager.shutdown()
-
-
-if __name__ == "__main__":
-    main(Told(sys.argv[1:]))

@@ -1,14 +1,11 @@
 """One group as a process whose training thread can be stopped by a file; all else has the defaults.
 
-    python -m tests.process.train.late_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
-
-While ``OUT_FILE.hold`` exists the training thread waits in the backward, between two buckets. The other threads of the
+While the file ``hold`` exists the training thread waits in the backward, between two buckets. The other threads of the
 process continue.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 
 import torch
@@ -29,7 +26,3 @@ def main(told: Told) -> None:
         told.step(trainer, trainer.step())
         time.sleep(0.05)
     trainer.manager.shutdown()
-
-
-if __name__ == "__main__":
-    main(Told(sys.argv[1:]))

@@ -1,8 +1,6 @@
 """One group as a process on a loopback address of its own, so that healing groups have mirrors.
 
-    python -m tests.process.train.mirrors_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
-
-While ``OUT_FILE.die`` exists the process kills itself with SIGKILL in the middle of a copy that others make of its
+While the file ``die`` exists the process kills itself with SIGKILL in the middle of a copy that others make of its
 state.
 """
 
@@ -11,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from typing import Any
 
@@ -67,7 +64,3 @@ def main(told: Told) -> None:
         told.step(trainer, trainer.step())
         time.sleep(0.02)
     trainer.manager.shutdown()
-
-
-if __name__ == "__main__":
-    main(Told(sys.argv[1:]))

@@ -1,15 +1,12 @@
 """One group as a process whose heals can be stopped by a file.
 
-    python -m tests.process.train.newcomer_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
-
-While ``OUT_FILE.fetch`` exists, this group's copies from others wait. Waits for other groups may take ten minutes, so
+While the file ``fetch`` exists, this group's copies from others wait. Waits for other groups may take ten minutes, so
 that a group which waits for a stopped copy fails the test. All else has the defaults.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from typing import Any
 
@@ -47,7 +44,3 @@ def main(told: Told) -> None:
         told.step(trainer, trainer.step(), trainer.net.parameters())  # running statistics differ between groups
         time.sleep(0.05)
     trainer.manager.shutdown()
-
-
-if __name__ == "__main__":
-    main(Told(sys.argv[1:]))

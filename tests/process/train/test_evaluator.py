@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.process.train import evaluating_worker
 from tests.process.train.evaluating_worker import BATCH, EVERY, LENGTH, bits, sums_of
 from tests.torch.train.jobs import Group, check_equal, finish, lighthouse, model, running, wait_steps
 from tests.util import wait_for
@@ -24,7 +25,7 @@ def alone(folder: Path, step: int) -> str:
 def test_a_group_is_killed_in_an_evaluation(tmp_path: Path) -> None:
     rng = random.Random(3)
     killed: list[int] = []  # evaluations in which a group was killed
-    with lighthouse() as address, running(3, address, tmp_path, "tests.process.train.evaluating_worker") as groups:
+    with lighthouse() as address, running(3, address, tmp_path, evaluating_worker.main) as groups:
         wait_steps(groups, 3, "all groups to train together")
         victim = rng.choice(groups)
         done, more = len(victim.lines("row")), rng.randint(1, LENGTH // BATCH // 3)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-import signal
 from pathlib import Path
 
 import pytest
 
+from tests.process.train import apart_worker, worker
 from tests.torch.train.jobs import (
     check_equal,
     digests_of,
@@ -36,7 +36,10 @@ STREAMING = (
 def test_kill_and_return(tmp_path: Path) -> None:
     """Of three groups; two are in tests/journeys/test_kills.py."""
     count = 3
-    with lighthouse(1, int(scaled(SILENCE) * 1000)) as address, running(count, address, tmp_path) as groups:
+    with (
+        lighthouse(1, int(scaled(SILENCE) * 1000)) as address,
+        running(count, address, tmp_path, worker.main) as groups,
+    ):
         waits, last = killed_and_back(groups, random.Random(count), kills=count, together=15, within=0.05, more=50)
     check_equal(groups, last)
     assert max(waits) < scaled(SILENCE)
@@ -54,8 +57,10 @@ def test_kill_and_return(tmp_path: Path) -> None:
 )
 def test_kill_and_return_apart(tmp_path: Path, count: int, settings: tuple[str, ...]) -> None:
     """A kill may come anywhere in an inner loop."""
-    worker = ("tests.process.train.apart_worker", *settings)
-    with lighthouse(1, int(scaled(SILENCE) * 1000)) as address, running(count, address, tmp_path, *worker) as groups:
+    with (
+        lighthouse(1, int(scaled(SILENCE) * 1000)) as address,
+        running(count, address, tmp_path, apart_worker.main, *settings) as groups,
+    ):
         waits, last = killed_and_back(groups, random.Random(count), kills=2, together=8, within=0.1, more=20)
     found = digests_of(groups)
     assert sorted(found)[-1] == last
@@ -69,12 +74,12 @@ def test_kill_and_return_apart(tmp_path: Path, count: int, settings: tuple[str, 
 def test_who_leaves_inside_a_grant_costs_nobody_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor a wait."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    with lighthouse(1) as address, running(3, address, tmp_path) as groups:
+    with lighthouse(1) as address, running(3, address, tmp_path, worker.main) as groups:
         staying = list(groups)
         for _ in range(2):
             wait_steps(staying, 100)
             leaver = staying.pop()
-            leaver.process.send_signal(signal.SIGTERM)
+            leaver.process.terminate()
             wait_end([leaver])
         wait_steps(staying, 100, "the last one to go on")
         finish(staying, 0)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.train import mirrors_worker
 from tests.torch.train.jobs import check_equal, finish, lighthouse, running, wait_steps
 from tests.util import wait_for
 
 
 @pytest.mark.timeout(200)
 def test_a_heal_outlives_its_source(tmp_path: Path) -> None:
-    with lighthouse() as address, running(3, address, tmp_path, "tests.process.train.mirrors_worker") as groups:
+    with lighthouse() as address, running(3, address, tmp_path, mirrors_worker.main) as groups:
         source, other, newcomer = groups
         wait_steps(groups, 6)
         newcomer.kill()
@@ -21,8 +22,8 @@ def test_a_heal_outlives_its_source(tmp_path: Path) -> None:
         before = len(newcomer.lines("copied")), len(newcomer.lines("failed"))
         source.file("die").touch()
         newcomer.start()
-        wait_for(lambda: source.process.poll() is not None, 60, "the source to die")
-        assert source.process.returncode == -signal.SIGKILL
+        wait_for(lambda: source.process.exitcode is not None, 60, "the source to die")
+        assert source.process.exitcode == -signal.SIGKILL
         wait_steps([other, newcomer], 6)
         copied = newcomer.lines("copied")[before[0] :]
         assert [mirrors for mirrors, _, _ in copied] == [1], "one heal, with one mirror"

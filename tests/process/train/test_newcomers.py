@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.train import newcomer_worker
 from tests.torch.train.jobs import check_equal, finish, lighthouse, running, wait_steps
 from tests.util import wait_for
 
@@ -13,7 +14,7 @@ from tests.util import wait_for
 @pytest.mark.timeout(200)
 def test_a_heal_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
     """Nobody ends or drops a step, and the group that copies is back when it moves again."""
-    with lighthouse() as address, running(3, address, tmp_path, "tests.process.train.newcomer_worker") as groups:
+    with lighthouse() as address, running(3, address, tmp_path, newcomer_worker.main) as groups:
         *others, newcomer = groups
         wait_steps(groups, 10, "all groups to train together")
         dropped = sum(len(g.lines("drop")) for g in others)

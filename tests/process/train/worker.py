@@ -1,14 +1,11 @@
 """One group as a process, for tests that kill it. It writes a digest of its parameters at every commit.
 
-    python -m tests.process.train.worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
-
-It trains to the step written in STOP_FILE, once that exists. SIGTERM makes it leave at the next boundary.
+SIGTERM makes it leave at the next boundary.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 import time
 
 from tests.torch.train.jobs import Told, Trainer
@@ -22,7 +19,3 @@ def main(told: Told) -> None:
         told.step(trainer, trainer.step())
         time.sleep(0.005)  # lengthen steps, so that kills hit their middle
     trainer.manager.shutdown()
-
-
-if __name__ == "__main__":
-    main(Told(sys.argv[1:]))

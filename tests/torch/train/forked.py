@@ -1,4 +1,4 @@
-"""Run a module as a program, as `python -m` does, in a process forked from one that has imported torch.
+"""Run a function in a process forked from one that has imported torch.
 
 A group's attempt thereby starts in some hundredths of a second instead of seconds.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import runpy
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +25,18 @@ def forkserver() -> Any:
     return _context
 
 
-def _run(module: str, arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
+def start(body: Callable[..., None], *args: Any, log: Path) -> Any:
+    """Start `body(*args)` with this process's environment, and return the process. Both streams are appended to `log`."""
+    process = forkserver().Process(target=_run, args=(body, args, log, dict(os.environ)), daemon=True)
+    process.start()
+    return process
+
+
+def _run(body: Callable[..., None], args: Sequence[Any], log: Path, environ: Mapping[str, str]) -> None:
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     os.environ.clear()
     os.environ.update(environ)
     torch.set_num_threads(1)
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-class Program:
-    """A forked program with the interface of `subprocess.Popen`. Both streams are appended to `log`."""
-
-    def __init__(self, module: str, arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-        self._process = forkserver().Process(target=_run, args=(module, arguments, log, dict(environ)), daemon=True)
-        self._process.start()
-        self.pid = int(self._process.pid)
-
-    @property
-    def returncode(self) -> int | None:
-        """Exit code, or -signal if it was killed; None while it runs."""
-        code = self._process.exitcode
-        return None if code is None else int(code)
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, number)
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        assert self.returncode is not None, f"process {self.pid} still runs after {timeout} s"
-        return self.returncode
+    body(*args)

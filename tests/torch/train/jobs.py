@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from tests.torch.train import forked
 from tests.torch.train.fakes import run_threads
-from tests.torch.train.forked import Program
 from tests.util import clock, scaled, wait_for
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.store.create import host_store
@@ -209,15 +207,13 @@ def digest(values: Iterable[torch.Tensor]) -> str:
 class Told:
     """A group process's side of the exchange with its test: it writes lines and reads files.
 
-    A line has kind, step, digest and time.
-
-    `arguments` are the process's: GROUP LIGHTHOUSE OUT_FILE STOP_FILE, and further ones of its own.
+    A line has kind, step, digest and time. The lines go to `path`; the last step is written in the file ``stop`` beside.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        group, self.lighthouse, out, stop = arguments[:4]
-        self.group, self.path, self._stop = int(group), Path(out), Path(stop)
-        self._out = self.path.open("a", buffering=1)
+    def __init__(self, group: int, lighthouse: str, path: Path) -> None:
+        self.group, self.lighthouse, self.path = group, lighthouse, path
+        self._stop = path.with_name("stop")
+        self._out = path.open("a", buffering=1)
 
     def say(self, what: str, step: int = 0, value: str = "-") -> None:
         self._out.write(f"{what} {step} {value} {time.monotonic()}\n")
@@ -241,27 +237,27 @@ class Told:
         return self.path.with_name(f"{self.path.name}.{name}")
 
 
+def _enter(body: Callable[..., None], group: int, lighthouse: str, path: Path, *more: str) -> None:
+    body(Told(group, lighthouse, path), *more)
+
+
 class Group:
     """A group's processes over its attempts, which all write to one file."""
 
-    def __init__(
-        self, number: int, address: str, folder: Path, module: str = "tests.process.train.worker", *more: str
-    ) -> None:
+    def __init__(self, number: int, address: str, folder: Path, body: Callable[..., None], *more: str) -> None:
         self.path = folder / f"group{number}.txt"
         self.path.touch()
-        self._module = module
-        self._args = [str(number), address, str(self.path), str(folder / "stop"), *more]
-        self._log = folder / f"group{number}.log"
+        self._call = (_enter, body, number, address, self.path, *more)
         self.start()
 
     def start(self) -> None:
-        self.process = Program(self._module, self._args, self._log, os.environ)
+        self.process = forked.start(*self._call, log=self.path.with_suffix(".log"))
 
     def kill(self) -> float:
         """Kill the process, and return the time of that in monotonic seconds."""
         now = time.monotonic()
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
+        self.process.join()
         return now
 
     def file(self, name: str) -> Path:
@@ -285,8 +281,7 @@ def running(count: int, *args: Any) -> Iterator[list[Group]]:
         yield groups
     finally:
         for g in groups:
-            if g.process.poll() is None:
-                g.kill()
+            g.kill()
 
 
 def wait_steps(groups: Sequence[Group], more: int, what: str = "the groups to train") -> None:
@@ -306,8 +301,8 @@ def finish(groups: Sequence[Group], more: int) -> int:
 
 
 def wait_end(groups: Sequence[Group]) -> None:
-    wait_for(lambda: all(g.process.poll() is not None for g in groups), 60, "the end of the run")
-    assert [g.process.returncode for g in groups] == [0] * len(groups)
+    wait_for(lambda: all(g.process.exitcode is not None for g in groups), 60, "the end of the run")
+    assert [g.process.exitcode for g in groups] == [0] * len(groups)
 
 
 def digests_of(groups: Sequence[Group]) -> dict[int, set[str]]:
