@@ -13,9 +13,7 @@ from typing import Protocol
 
 from tests.scenario.values import (
     Action,
-    AllAt,
     AtStep,
-    Expectation,
     Gapless,
     Later,
     LongestStall,
@@ -25,6 +23,7 @@ from tests.scenario.values import (
     Scenario,
     Together,
     When,
+    Wish,
 )
 
 PATIENCE = 60.0
@@ -93,17 +92,17 @@ def play(scenario: Scenario, stage: Stage) -> None:
     for done, deed in enumerate(scenario.story):
         ready = _condition(stage, deed.moment, last, scenario.wanted(done))
         seconds = PATIENCE + (deed.moment.seconds if isinstance(deed.moment, Later) else 0.0)
-        stage.until(ready, seconds, f"line {deed.line} ({deed.text})")
+        stage.until(ready, seconds, f"{deed.moment}, to do {deed.action}")
         stage.act(deed.action)
         last = stage.now()
     stage.until(lambda: not stage.busy(), PATIENCE, "the end of the last pause or cut")
     calm, wanted = stage.now(), scenario.wanted(len(scenario.story))
-    ends = [e.wish.step for e in scenario.expectations if isinstance(e.wish, AllAt)]
-    far = max([scenario.steps, *ends])
     stage.until(
-        lambda: stage.record.together(wanted, calm) and all(stage.record.newest[g].step >= far for g in wanted),
+        lambda: (
+            stage.record.together(wanted, calm) and all(stage.record.newest[g].step >= scenario.steps for g in wanted)
+        ),
         PATIENCE,
-        f"{', '.join(wanted)} train together at step {far}",
+        f"{', '.join(wanted)} train together at step {scenario.steps}",
     )
 
 
@@ -120,18 +119,12 @@ def _condition(stage: Stage, moment: Moment, last: float, wanted: Collection[str
 
 def judge(scenario: Scenario, record: Record, *, factor: float = 1.0) -> list[str]:
     """Return the expectations that do not hold, one sentence each. `factor` stretches times."""
-    wanted = scenario.wanted(len(scenario.story))
-    verdicts = [(e, _verdict(e, record, wanted, factor)) for e in scenario.expectations]
-    return [f"{scenario.name}, line {e.line}: expected {e.text}, but {v}." for e, v in verdicts if v]
+    verdicts = [(wish, _verdict(wish, record, factor)) for wish in scenario.expectations]
+    return [f"{scenario.name}: expected {wish}, but {verdict}." for wish, verdict in verdicts if verdict]
 
 
-def _verdict(expectation: Expectation, record: Record, wanted: Collection[str], factor: float) -> str:
-    """Return a clause that contradicts the expectation, or '' if it holds."""
-    wish = expectation.wish
-    if isinstance(wish, AllAt):
-        behind = {g: record.newest[g].step if g in record.newest else 0 for g in wanted}
-        late = [f"{g} is at step {step}" for g, step in behind.items() if step < wish.step]
-        return ", ".join(late)
+def _verdict(wish: Wish, record: Record, factor: float) -> str:
+    """Return a clause that contradicts the wish, or '' if it holds."""
     if isinstance(wish, Gapless):
         steps = [c.step for c in record.commits if c.group == wish.group]
         gaps = [f"{a} to {b}" for a, b in pairwise(steps) if b != a + 1]

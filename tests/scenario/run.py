@@ -1,31 +1,22 @@
-"""Play one file in the simulator: ``python -m tests.scenario.run NAME|FILE [--seed N] [--trace]``."""
+"""Play one scenario in the simulator: ``python -m tests.scenario.run NAME [--seed N] [--trace]``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from tests.scenario.language import ScenarioError, read
 from tests.scenario.play import longest_stall
 from tests.scenario.simulated import Simulation, finish
-
-FILES = Path(__file__).with_name("files")
+from tests.scenario.stories import STORIES
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scenario.run", description=__doc__)
-    parser.add_argument("file", help=f"a file, or the name of one in {FILES}")
-    parser.add_argument("--seed", type=int, default=0, help="decides what the file leaves open")
+    parser.add_argument("name", choices=STORIES)
+    parser.add_argument("--seed", type=int, default=0, help="decides what the scenario leaves open")
     parser.add_argument("--trace", action="store_true", help="everything that happened in the simulator")
     options = parser.parse_args()
-    path = Path(options.file)
-    try:
-        scenario = read(path if path.exists() else FILES / f"{options.file}.txt")
-    except (ScenarioError, OSError) as e:
-        print(e, file=sys.stderr)
-        return 2
-    stage = Simulation(scenario, options.seed, keep=None if options.trace else 400)
+    stage = Simulation(STORIES[options.name], options.seed, keep=None if options.trace else 400)
     code = 0
     try:
         finish(stage)

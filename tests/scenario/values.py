@@ -1,4 +1,4 @@
-"""Values of a scenario, all frozen. Times are seconds. The module `language` reads them from a file."""
+"""Values of a scenario, all frozen. Times are seconds. The scenarios are in the module `stories`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,17 @@ class Target:
 
     kind: str  # "trainer", "supervisor", "lighthouse"
     group: str = ""  # empty: the lighthouse
+
+
+THE_LIGHTHOUSE = Target("lighthouse")
+
+
+def trainer(group: str) -> Target:
+    return Target("trainer", group)
+
+
+def supervisor(group: str) -> Target:
+    return Target("supervisor", group)
 
 
 @dataclass(frozen=True)
@@ -104,29 +115,10 @@ Action = Kill | Start | Pause | Cut | Lose | Leave | Join
 
 @dataclass(frozen=True)
 class Deed:
-    """One action of the story and its moment. Deeds happen in the order of the file."""
+    """One action of the story and its moment. Deeds happen in the order of the story."""
 
-    line: int
-    text: str
     moment: Moment
     action: Action
-
-    @property
-    def needs(self) -> set[str]:
-        """Groups that must exist for it."""
-        a = self.action
-        if isinstance(a, Join | Start):
-            return set()
-        named = {a.target.group} if isinstance(a, Kill | Pause) else {a.group}
-        named |= {a.other} if isinstance(a, Cut) else set()
-        return named - {"", LIGHTHOUSE, EVERYBODY}
-
-
-@dataclass(frozen=True)
-class AllAt:
-    """Wish that all groups reach a step."""
-
-    step: int  # every expected group has committed it, or has copied it from another
 
 
 @dataclass(frozen=True)
@@ -158,27 +150,18 @@ class LongestStall:
     seconds: float  # bound of the time between two steps of the job, from its first on
 
 
-Wish = AllAt | Gapless | MostAttempts | MostDropped | LongestStall
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """A wish, with its line in the file."""
-
-    line: int
-    text: str
-    wish: Wish
+Wish = Gapless | MostAttempts | MostDropped | LongestStall
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Contents of a whole file."""
+    """Settings, story and expectations."""
 
     name: str
     groups: int = 3
     """Number of groups at the start: g0, g1, ..."""
     steps: int = 40
-    """Number of steps for which the run goes on at least."""
+    """Number of steps for which the run goes on at least: every expected group commits them, or copies their state."""
     heartbeat_timeout: float | None = None
     """Seconds of silence of any kind that the lighthouse takes for death; None: the product's rules."""
     timeout: float = 10.0
@@ -190,7 +173,7 @@ class Scenario:
     only_simulated: str = ""
     """Reason why real processes can't play it; empty: they can."""
     story: tuple[Deed, ...] = ()
-    expectations: tuple[Expectation, ...] = ()
+    expectations: tuple[Wish, ...] = ()
 
     @property
     def cuts(self) -> bool:

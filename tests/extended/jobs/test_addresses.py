@@ -15,13 +15,14 @@ from benchmarks.evidence import check_params
 from tests.scenario import networks
 from tests.scenario.cable import Pair
 from tests.scenario.check import unequal
-from tests.scenario.language import parse
 from tests.scenario.play import judge, play
 from tests.scenario.real import Cluster
+from tests.scenario.stories import at, scenario
+from tests.scenario.values import AtStep, Kill, trainer
 from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(150)]
-STORY = parse("groups 2, steps 40, timeout 20 s\nat step 12 kill g1\nexpect all groups at step 40", "addresses")
+STORY = scenario("addresses", at(AtStep(12), Kill(trainer("g1"))), expect=[], groups=2, timeout=20)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Scenario files with real processes. What the files say: docs/dev/simulator.md."""
+"""Scenarios with real processes: docs/dev/simulator.md."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import pytest
 
 from tests.scenario import networks
 from tests.scenario.check import unequal
-from tests.scenario.language import read
 from tests.scenario.play import judge, longest_stall, play
 from tests.scenario.real import cluster
-from tests.started import ROOT
+from tests.scenario.stories import STORIES
 from tests.util import scaled
 
 pytestmark = [pytest.mark.timeout(240)]
 
-FILES = ROOT / "tests" / "scenario" / "files"
 REAL = (
     "alone_meanwhile",
     "bad_link",
@@ -28,12 +26,12 @@ REAL = (
     "link_flap",
     "long_pause",
 )
-"""All files run in the simulator (tests/unit/scenario); these also here, where a second is a second."""
+"""All scenarios run in the simulator (tests/unit/scenario); these also here, where a second is a second."""
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_with_real_processes(name: str, tmp_path: Path) -> None:
-    scenario = read(FILES / f"{name}.txt")
+    scenario = STORIES[name]
     assert not scenario.only_simulated
     missing = networks.missing()
     if scenario.cuts and missing:

@@ -1,17 +1,13 @@
-"""Every scenario file in the simulator; on more seeds: tests/extended/sim/test_scenarios.py."""
+"""Every scenario in the simulator; on more seeds: tests/extended/sim/test_scenarios.py."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.scenario.language import read
 from tests.scenario.simulated import Simulation, finish
+from tests.scenario.stories import STORIES
 
-FILES = sorted((Path(__file__).parents[2] / "scenario/files").glob("*.txt"))
 
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_in_the_simulator(path: Path) -> None:
-    finish(Simulation(read(path), 0))
+@pytest.mark.parametrize("name", STORIES)
+def test_in_the_simulator(name: str) -> None:
+    finish(Simulation(STORIES[name], 0))
