@@ -19,6 +19,7 @@ from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.store import Store
 
 pytestmark = [pytest.mark.timeout(300)]
+EXTENDED = pytest.mark.extended
 
 SCRIPT = """
 import multiprocessing, signal, sys, threading, time
@@ -71,14 +72,6 @@ if __name__ == "__main__":
 """
 
 
-CASES = (("fork", "drain"), ("spawn", "SIGTERM to all"))  # the others are in tests/extended
-
-
-@pytest.mark.parametrize(("method", "end"), CASES)
-def test_the_last_step_is_saved_while_the_loader_has_workers(method: str, end: str, tmp_path: Path) -> None:
-    trains_and_ends(method, end, tmp_path)
-
-
 HELD = """
 from torch.utils.data import DataLoader
 from torchft_x.train.loader_workers import spare_loader_workers
@@ -90,18 +83,26 @@ if __name__ == "__main__":
 """
 
 
-def test_a_program_that_still_holds_its_loader_ends(tmp_path: Path) -> None:
-    holds_its_loader_and_ends("fork", tmp_path)
-
-
-def holds_its_loader_and_ends(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", *(pytest.param(m, marks=EXTENDED) for m in ("spawn", "forkserver"))])
+def test_a_program_that_still_holds_its_loader_ends(method: str, tmp_path: Path) -> None:
     """Python ends the workers by a signal then, and waits for them."""
     script = tmp_path / "script.py"
     script.write_text(HELD.format(method=method))
     python(script)
 
 
-def trains_and_ends(method: str, end: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [
+        ("fork", "drain"),
+        ("spawn", "SIGTERM to all"),
+        pytest.param("fork", "done", marks=EXTENDED),
+        pytest.param("spawn", "SIGTERM", marks=EXTENDED),
+        pytest.param("forkserver", "drain", marks=EXTENDED),
+        pytest.param("forkserver", "SIGTERM to all", marks=EXTENDED),
+    ],
+)
+def test_the_last_step_is_saved_while_the_loader_has_workers(method: str, end: str, tmp_path: Path) -> None:
     run_dir, url, script = tmp_path / "run", str(tmp_path / "saved"), tmp_path / "script.py"
     script.write_text(SCRIPT)
     steps = "8" if end == "done" else "1000000"

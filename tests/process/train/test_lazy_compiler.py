@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from tests.process.programs import python
 
 TRAINING = """
@@ -54,3 +58,13 @@ def test_names_of_it_load_it() -> None:
     text += "assert not hasattr(torch._dynamo, '__file__')\n"
     text += "from torch._dynamo import is_compiling; import torch._dynamo.utils; print(is_compiling(), len(set(sys.modules) - before) > 300)"
     assert run(text).split() == ["False", "True"]
+
+
+@pytest.mark.extended
+def test_what_is_compiled_later_is_compiled_as_ever() -> None:
+    """The optimizer's step in it, too: the same breaks between graphs, the same weights."""
+    late, ever = (json.loads(run(TRAINING.replace("DEFER", d) + THEN_COMPILED, "plain")) for d in (DEFER, ""))
+    assert (late.pop("loaded"), ever.pop("loaded")) == (False, True)
+    assert late == ever
+    assert ever["compiled"]
+    assert len(ever["breaks"]) > 1

@@ -31,11 +31,8 @@ def loads(log: Path) -> list[tuple[int, int]]:
     return [(int(pid), int(i)) for pid, i in map(str.split, log.read_text().splitlines())]
 
 
-def test_workers_load_what_the_training_process_would(tmp_path: Path) -> None:
-    loads_alike("fork", tmp_path)
-
-
-def loads_alike(context: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.extended)])
+def test_workers_load_what_the_training_process_would(context: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     random.seed(3)
     torch.manual_seed(3)
