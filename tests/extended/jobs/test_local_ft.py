@@ -11,9 +11,9 @@ import pytest
 
 from tests.events import commits
 from tests.journeys.jobs import SMALL, WARM, Job, running
-from tests.journeys.test_detached import TORCHX
 from tests.journeys.test_kills import script
 from tests.started import gone
+from tests.unit.launch.lines import TORCHX_FT
 from torchft_x import env
 from torchft_x.__main__ import main
 from torchft_x.launch.keeper import record
@@ -44,7 +44,7 @@ def participants(job: Job) -> int:
 def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
     run_dir, dumps = tmp_path / "run", tmp_path / "dumps"
     variables = {**WARM, env.STATE_HOME: str(tmp_path / "state")}
-    words = [sys.executable, "-c", TORCHX, "run", "-s", "local_ft", "./components.py:ddp", "--run_dir", str(run_dir)]
+    words = [sys.executable, "-c", TORCHX_FT, "run", "-s", "local_ft", "./components.py:ddp", "--run_dir", str(run_dir)]
     words += ["--script", "benchmarks/trial/ddp.py", "--", "--pace", "0.05", *SMALL]
     words += ["--steps", "100000", "--dump-params", str(dumps)]
     with running(words, tmp_path / "log", run_dir, **variables) as job:

@@ -17,8 +17,8 @@ from tests.events import commits, workers
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.extended.slurm.job import SlurmJob, folder_with_the_same_port
 from tests.journeys.jobs import SMALL, TOGETHER, WARM
-from tests.journeys.test_detached import TORCHX
 from tests.started import ROOT, gone
+from tests.unit.launch.lines import TORCHX_FT
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.slurm import store
@@ -35,7 +35,7 @@ class Shell(SlurmJob):
         self.handle = ""
 
     def torchx(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self._python("-c", TORCHX, *words)
+        return self._python("-c", TORCHX_FT, *words)
 
     def ours(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self._python("-m", "torchft_x", *words)

@@ -12,7 +12,7 @@ import pytest
 from tests.extended.compat.test_titan import CONSTANT_RATE, printed, step, trainer
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.extended.slurm.job import SlurmJob
-from tests.journeys.test_detached import TORCHX
+from tests.unit.launch.lines import TORCHX_FT
 from torchft_x import env
 from torchft_x.launch.slurm import store
 
@@ -23,7 +23,7 @@ def test_torchtitan_trains_through_a_kill(slurm: SlurmCluster, tmp_path: Path) -
     steps = 60
     words = ("--training.steps", str(steps), "--fault_tolerance.semi_sync_method", "None", *CONSTANT_RATE)
     (python, *words), environ = trainer(tmp_path, *words, scheduler="slurm_ft")
-    submit = [python, "-c", TORCHX, *words[words.index("run") :]]
+    submit = [python, "-c", TORCHX_FT, *words[words.index("run") :]]
     done = slurm.try_run(*submit, cwd=tmp_path, env={**environ, env.STATE_HOME: str(tmp_path / "state")})
     assert done.returncode == 0, done.stdout + done.stderr
     job = SlurmJob(slurm, tmp_path)
