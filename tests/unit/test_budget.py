@@ -45,15 +45,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (2064, 23),
-    "comm": (6305, 39),
+    "": (2041, 23),
+    "comm": (6265, 39),
     "compat": (941, 1),
-    "core": (9407, 41),
-    "launch": (16072, 90),
-    "observe": (4477, 39),
-    "rpc": (6646, 47),
-    "train": (10978, 41),
-    "transfer": (5627, 40),
+    "core": (9008, 40),
+    "launch": (15755, 89),
+    "observe": (4355, 37),
+    "rpc": (6465, 47),
+    "train": (10534, 40),
+    "transfer": (5611, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60
