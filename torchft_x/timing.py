@@ -15,7 +15,7 @@ Each of these inequalities holds at any scale. `tests/unit/test_timing.py` evalu
     silence_busy                  <  hang_quiet + hang_idle        members are evicted before their processes are killed
     reconnect_first               <  reconnect_near                pauses between connects grow
     reconnect_near                <  reconnect_last                pauses between connects grow
-    reconnect_last                <  lateness                      a group is back before others take it for late
+    reconnect_last                <  promised                      a group has steps left until it has retried
     reconnect_last                <  gone_grace                    a supervisor that reconnects is not lost
     welcome                       <  hello                         the client gives up a connect first
     return_within                 <  give_up_after                 a group that restarts is back before its state is given up
@@ -127,6 +127,8 @@ class Timing:
     reconnect_near: float = 0.2  # longest pause during `reconnect_near_for`
     reconnect_near_for: float = 8.0  # after the end of a session; another lighthouse has taken over by then
     reconnect_last: float = 1.0  # longest pause after `reconnect_near_for`
+    promised: float = 1.5  # time whose steps a group without a session grants itself; covers a pause and a connect
+    promise_again: float = 60.0  # between two such promises in one quorum; newcomers wait for their end
     lighthouse_away: float = 180.0  # until a rank gives up without a lighthouse, whose host may be replaced meanwhile
 
     # --- leases and grants (core.membership, core.lighthouse) --------------------------------------------------------

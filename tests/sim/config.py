@@ -148,7 +148,7 @@ class WorldConfig:
         c = self.lighthouse
         waits = c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout + self.timeout
         waits += self.connect_limit + c.join_timeout
-        waits += c.grant_seconds if self.runs_on else 0.0
+        waits += c.grant_seconds + TIMING.promised if self.runs_on else 0.0
         waits += self.takes_over
         steps = (8 + self.rehearses) * (self.compute[1] * self.uneven + self.fetch[1])
         return waits + steps + 2 * (self.startup[1] + self.restart_pause[1]) + 2.0

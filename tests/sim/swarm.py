@@ -442,8 +442,8 @@ def check_end(world: World) -> None:
 def check_newcomer(world: World, flapping: float = 0.0) -> None:
     """Check L2: without faults a newcomer is in a quorum within a grant, a step, and some time for messages.
 
-    `flapping`: seconds between two breaks of one group's session. The newcomer then also waits for steps that this
-    group begins without a session (R16).
+    `flapping`: seconds between two breaks of one group's session. The newcomer then also waits once for the steps that
+    this group grants itself, and sometimes for a step that it begins without a session (R16).
     """
     config = world.config
     if not config.runs_on or world.checker.newest is None or not _trains(world):
@@ -456,7 +456,7 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + (4 + config.rehearses) * step + 1.0
     limit += 2.0 if config.standby else 0.0  # time to find the lighthouse that serves
     if flapping:
-        limit += 10 * step + 6 * flapping
+        limit += TIMING.promised + 10 * step + 6 * flapping
         strike(world, Fault(world.now, "flapping", flapper, limit, str(flapping)))
     refused = world.checker.hopeless  # a newcomer is refused if only the peer's clients train, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):

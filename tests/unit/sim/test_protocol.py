@@ -184,6 +184,26 @@ def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:
     assert all_is_well(world)
 
 
+@pytest.mark.parametrize("newcomer", [False, True])
+@pytest.mark.parametrize("other", ["", "host"])
+def test_R16_a_group_that_finds_the_next_lighthouse_later_than_the_others_costs_no_step(
+    other: str, newcomer: bool
+) -> None:
+    """The others run on by what they promised in their hellos. Without that they stop until it is back: for a second and
+    a half if the journal is lost, and beside a newcomer it is left out as late."""
+    world = full(lighthouse=LighthouseConfig(lease=60.0, silence=SilenceLimits.all(5.0), boot_id="host"))
+    strike(world, Fault(world.now, "lighthouse", seconds=2.0, other=other))
+    strike(world, Fault(world.now, "part", "g1", 2.6, "lh"))
+    world.run_for(1.0)
+    if newcomer:
+        world.add_group("late")
+    before = step_of(world, "g0")
+    world.run_for(5.0)
+    assert step_of(world, "g0") > before + 75  # virtual time
+    assert not [name for name in world.checker.figures if name.startswith(("dropped", "lost"))]
+    assert all_is_well(world)
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("point", ["ask", "reduce", "vote", "prepared", "cross", "crossed", "decided"])
 def test_a_rank_that_dies_in_any_phase_of_the_vote_costs_the_others_no_step(point: str, rank: int) -> None:

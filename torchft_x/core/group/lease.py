@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from torchft_x.core.messages.lighthouse import Extend
 from torchft_x.core.types import Quorum
+from torchft_x.timing import TIMING
 
 # Ask for more when this fraction of the last extension is left, so that the answer arrives before it is needed.
 _STEPS_LEFT = 0.5
 _LEASE_LEFT = 0.75
+_MOST_PROMISED = 4096  # steps
 
 
 class HeldQuorum:
@@ -19,6 +21,8 @@ class HeldQuorum:
         self.lease_until = now  # end of the lease: nothing is committed in this quorum after it
         self.over = ""  # why the quorum can't be used any more; '' while it can
         self.everybody_carries = False  # R7: no member heals. Else it is left after one step, so that the healer counts
+        self._promises = False  # a hello has named steps that we granted ourselves, and has not been answered
+        self._promised_at: float | None = None  # when such a hello was last answered in this quorum; None: never
         self._extended_at = 0  # step at which the last extension begins, to see when half of it is used
         self._sent: dict[int, float] = {}  # number of an unanswered request -> time at which it was sent
         self._number = 0  # number of the newest request
@@ -40,6 +44,7 @@ class HeldQuorum:
         self.lease_until = since + quorum.lease
         self.over = ""
         self.everybody_carries = len(quorum.carriers) == len(quorum.members)
+        self._promises, self._promised_at = False, None
         self._extended_at = quorum.top.step
         self.forget_requests()
 
@@ -66,6 +71,28 @@ class HeldQuorum:
             self.granted_through = grant.granted_through
         self.lease_until = max(self.lease_until, sent_at + grant.lease)
         return True
+
+    def promise(self, step: int, seconds: float, now: float) -> None:
+        """Grant ourselves some seconds of steps beyond `step` and announce them in the hello (R16).
+
+        Otherwise the first group to reconnect would stop at its old grant while the others, still disconnected, run on.
+        `seconds`: duration of a step; 0: unknown.
+
+        We do so once in a quorum, and in a long one once a minute, because a newcomer may wait for the end of the grant
+        (R7). A session that breaks again and again would postpone that for ever. Unanswered hellos don't count.
+        """
+        if self._promised_at is not None and now - self._promised_at < TIMING.promise_again:
+            return
+        steps = int(TIMING.promised / seconds) if seconds > 0 else 1
+        through = step + min(max(steps, 1), _MOST_PROMISED)
+        if through > self.granted_through:
+            self._extended_at, self.granted_through = step, through
+            self._promises = True
+
+    def greeted(self, now: float) -> None:
+        """Record that a hello was answered, so that the steps it named count."""
+        if self._promises:
+            self._promises, self._promised_at = False, now
 
     def ended(self, now: float) -> str:
         """Return a sentence if the lease has ended, so that nothing may be committed in the quorum (R13), or ''."""

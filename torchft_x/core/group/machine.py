@@ -113,7 +113,12 @@ class Group:
         return self._metadata.get(rank)
 
     def hello(self, now: float) -> lm.Hello:
-        """Return the hello of a new session. The lighthouse's shell fills in the session number."""
+        """Return the hello of a new session. The lighthouse's shell fills in the session number.
+
+        A group that runs past its grant grants itself some steps here and announces them (`HeldQuorum.promise`).
+        """
+        if self._runs_past(now):
+            self._held_quorum.promise(self._state.step, self._step_seconds, now)
         return lm.Hello(
             session=0,
             replica_id=self._config.replica_id,
@@ -127,6 +132,10 @@ class Group:
             library=self._config.library,
             runs_on=self._config.runs_on,
         )
+
+    def _runs_past(self, now: float) -> bool:
+        """Return whether the lease alone limits the group in the held quorum while it has no session (R16)."""
+        return self._config.runs_on and self._join is None and self._steady and self._held_quorum.usable(now)
 
     @property
     def _steady(self) -> bool:
@@ -150,6 +159,7 @@ class Group:
             case SessionUp():
                 self._session = True
                 self._decision_log.note("The lighthouse has taken the group's hello.")
+                self._held_quorum.greeted(now)
                 self._held_quorum.forget_requests()
                 self._sent_traits = None
                 return self._send_join(now, new_session=True)

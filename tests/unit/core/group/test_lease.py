@@ -8,6 +8,7 @@ from tests.unit.core.scene import member, quorum
 from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.messages.lighthouse import Extend
 from torchft_x.core.types import State
+from torchft_x.timing import TIMING
 
 Q = 40
 
@@ -89,6 +90,9 @@ def test_more_steps_are_asked_for_when_half_of_the_last_extension_is_left(step: 
     # Whoever is granted step by step asks at the boundary anyway.
     assert not held(granted_through=5).wants_more(5, 20.0)
     assert held(granted_through=6).wants_more(5, 20.0)
+    promised = held()
+    promised.promise(100, TIMING.promised / 20.5, 20.0)
+    assert not promised.wants_more(105, 21.0)  # what is promised counts as an extension
 
 
 def test_a_lease_is_renewed_when_three_quarters_are_left() -> None:
@@ -117,3 +121,22 @@ def test_the_next_quorum_begins_anew() -> None:
     assert not hold.wants_more(11, 61.0)
     assert hold.wants_more(12, 61.0)  # half of ten steps from 7 on
     assert not hold.extend(Extend(41, 99, 500.0, number))
+
+
+def test_each_quorum_has_its_own_promises() -> None:
+    hold = held()
+    hold.promise(5, TIMING.promised / 3.5, 20.0)
+    hold.greeted(20.0)
+    hold.receive(quorum(member("g:1", State(8, Q)), id=Q + 1, granted_through=9, lease=100.0), 21.0)
+    hold.promise(9, TIMING.promised / 3.5, 22.0)
+    assert hold.granted_through == 12
+
+
+def test_a_promise_counts_from_the_hello_that_named_it() -> None:
+    """One that named none comes later: it does not put the next promise off."""
+    hold = held()
+    hold.promise(5, TIMING.promised / 3.5, 20.0)
+    hold.greeted(20.0)
+    hold.greeted(20.0 + 0.9 * TIMING.promise_again)
+    hold.promise(50, TIMING.promised / 3.5, 20.0 + TIMING.promise_again)
+    assert hold.granted_through == 53

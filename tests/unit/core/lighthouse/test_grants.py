@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.group.stage import Stage, joins
-from tests.unit.core.scene import Scene, issued, member, of, quorum
+from tests.unit.core.scene import OURS, Scene, issued, member, of, quorum
 from torchft_x.core.messages import Tick
 from torchft_x.core.messages.group import Ask, CallGone, GroupEffect, QuorumArrived, QuorumReply, SessionDown, SessionUp
 from torchft_x.core.messages.lighthouse import Extend, Join, Progress, RevokeQuorum
@@ -133,15 +133,6 @@ class TestLighthouse:
         s.join("b:1")
         assert s.granted(s.boundary("a:1", 1)) == []
         assert issued(s.join("b:1", s.committed())) == [["a:1", "b:1"]]
-
-    def test_R16_the_first_one_to_come_back_is_granted_more_at_once(self) -> None:
-        """The other one is still without a session, runs on, and waits for it in a collective."""
-        s = Lights()
-        held = s.start("a:1", "b:1")
-        s.close("a:1")
-        s.close("b:1")
-        s.hello("a:1", granted_through=31, quorum=held, lease_left=50.0, state=State(30, held.id))
-        assert s.granted(s.boundary("a:1", 31)) == [41]
 
     @pytest.mark.parametrize("fresh", [False, True])
     def test_R16_whoever_stands_before_what_turns_out_to_be_granted_is_let_on(self, fresh: bool) -> None:
@@ -402,7 +393,7 @@ class TestGroup:
         s = Runner()
         assert s.group.hello(s.now).granted_through == 1
         s.commit(0)
-        assert s.group.hello(s.now).granted_through == 1
+        assert s.group.hello(s.now).granted_through == 2  # one step, while nobody knows how long it takes
         s = Runner().granted(30)
         assert s.group.hello(s.now).granted_through == 30
         s.feed(GONE)
@@ -410,20 +401,74 @@ class TestGroup:
             s.commit(step)
             (answer,) = of(QuorumReply, s.ask(step=step + 1, keeps=True))
             assert not answer.again  # nothing has to be reduced again where the quorum stands
-        assert s.group.hello(s.now).granted_through == 42  # the step that it has begun
+        assert s.group.hello(s.now).granted_through == 41 + 15  # 1.5 s of steps from where it stands
 
-    def test_R16_with_the_next_lighthouse_it_ends_the_step_that_it_has_begun_and_asks(self) -> None:
-        s = Runner().granted(2)
+    def test_R16_it_runs_on_with_the_next_lighthouse_for_as_long_as_it_has_told_it(self) -> None:
+        s = Runner().granted(4)
         s.feed(GONE)
-        for step in (1, 2):
-            s.commit(step)
-            assert of(QuorumReply, s.ask(step=step + 1))
-        assert s.group.hello(s.now).granted_through == 4
+        s.commit(1)
+        assert of(QuorumReply, s.ask(step=2))
+        told = s.group.hello(s.now).granted_through
         s.feed(SessionUp())
-        s.commit(3)
-        (join,) = joins(s.ask(step=4))
-        (answer,) = of(QuorumReply, s.grant(5, join.number))  # another one has begun the next step meanwhile
-        assert answer.base == State(4, 7)
+        for step in range(2, told):
+            s.commit(step)
+            answered = of(QuorumReply, s.ask(step=step + 1))
+            assert len(answered) == (step + 1 < told), step
+        assert told == 2 + 15
+
+    def test_R7_a_session_that_flaps_puts_the_end_of_the_grant_off_once(self) -> None:
+        """Others wait for it (F4). Hellos that nobody answers don't count: the lighthouse is away, and it runs past them."""
+        s = Runner().granted(4)
+        s.commit(1)
+        s.feed(GONE)
+        for step in (2, 3):
+            assert of(QuorumReply, s.ask(step=step))
+            s.commit(step)
+            assert s.group.hello(s.now).granted_through == step + 1 + 15
+        promised = 4 + 15
+        for step in range(4, promised):
+            s.feed(SessionUp())
+            assert of(QuorumReply, s.ask(step=step))
+            s.commit(step)
+            s.feed(SessionDown("cut"))
+            assert s.group.hello(s.now).granted_through == promised
+        s.feed(SessionUp())
+        assert joins(s.ask(step=promised))
+
+    def test_R16_it_promises_again_a_minute_later_and_in_the_next_quorum(self) -> None:
+        s = Runner().granted(4)
+        s.commit(1)
+        for _ in range(2):
+            assert s.group.hello(s.now).granted_through == 2 + 15
+            s.feed(SessionUp())
+            s.feed(SessionDown("cut"))
+        s.commit(2)
+        s.now += 59.0
+        assert s.group.hello(s.now).granted_through == 2 + 15
+        s.now += 1.0
+        assert s.group.hello(s.now).granted_through == 3 + 15
+
+    @pytest.mark.parametrize("other", ["carrier", "healer"])
+    def test_nothing_is_promised_where_somebody_asks_before_each_step(self, other: str) -> None:
+        s = Runner().granted(4)
+        s.ask(step=1, reason=JoinReason.FAILED)
+        fellow = member("h:1", State() if other == "healer" else State(1, 7), library=OURS)
+        s.feed(QuorumArrived(quorum(member("g:1", State(1, 7), library=OURS), fellow, id=8, granted_through=2)))
+        s.vote(step=1)
+        assert s.group.state == State(2, 8)
+        assert (s.group.hello(s.now).granted_through > 2) == (other == "carrier")
+
+    @pytest.mark.parametrize("why", ["asking", "over", "lease"])
+    def test_nothing_is_promised_that_could_not_be_run_without_a_session(self, why: str) -> None:
+        s = Runner().granted(2)
+        s.commit(1)
+        if why == "asking":
+            assert joins(s.ask(step=2))
+        elif why == "over":
+            s.feed(OVER)
+        else:
+            s.now = s.group.lease_until + 0.1
+        assert s.group.hello(s.now).granted_through == 2
 
     def test_trouble_goes_to_the_lighthouse(self) -> None:
         for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}):
