@@ -164,11 +164,13 @@ def test_after_max_redo_the_gradients_are_dropped() -> None:
     assert all_is_well(world)
 
 
-def test_groups_are_refused_where_the_peers_clients_train_and_cost_these_no_step() -> None:
-    world = cluster(2.0, groups=1, peers=1, init_sync=False, startup=(0.1, 0.1))
-    peer = world.peers["u0"]
+def test_a_group_is_refused_where_the_peers_clients_train_and_these_go_on() -> None:
+    world = cluster(2.0, groups=1, peers=2, init_sync=False, startup=(0.1, 0.1))
     assert said(world, "run all groups on one library")
-    assert (members(world) == ["u0:1"]) is (peer.hopeless == 0)
+    strike(world, Fault(world.now, "crash", "u1"))
+    world.run_for(8.0)
+    assert members(world) == ["u0:1", "u1:2"]
+    assert world.peers["u0"].step > 80
 
 
 def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:

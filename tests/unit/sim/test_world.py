@@ -145,9 +145,6 @@ STORIES = {
     "g1 does not hear of g0, and g0 can't go on without it": Story(
         "part_one_way", "g0", 2.5, "g1", run=1.5, never="g1:1 is lost: silent", steps=(-inf, 2)
     ),
-    "crash of a peer": Story(
-        "crash", "u1", there="g0:1 u0:1 u1:2", config={**ONE, "peers": 2, "init_sync": False, "startup": (0.1, 0.1)}
-    ),
     "a pause longer than the heartbeat timeout costs membership, and not the attempt": Story(
         "pause", "g1", 2.0, run=1.9, amid="g0:1",
         said="g1:1/0 is stopped (SIGSTOP or a debugger), for 0.4 s, says its supervisor",
