@@ -226,7 +226,7 @@ def _serve(settings: Settings) -> int:
     events.emit("start", address=address)
     code: int | None = None
     try:
-        if args.address_file is not None:
+        if args.address_file is not None and (lease is None or lease.holds()):  # else a follower has written its own
             _write_address(args.address_file, address)
         if args.run_dir is not None and shown.url:
             _write_address(os.path.join(args.run_dir, PAGE), shown.url)

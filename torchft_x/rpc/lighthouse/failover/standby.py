@@ -105,7 +105,9 @@ def _stand_by(
     lease: Lease, register: LeaseDirectory, bind: Address, wait: Callable[[float], bool]
 ) -> LeaseEntry | None:
     """Run `Lease.acquire`, and log which lighthouse serves, or why none does."""
+    folder = register.folder.parent
     logged = ""
+    missing = False  # whether no entry was found at the last silence; one listing may miss it
 
     def log_once(level: int, sentence: str) -> None:
         nonlocal logged
@@ -121,12 +123,13 @@ def _stand_by(
                 f"This lighthouse stands by; {f'the one at {holder}' if holder else 'another one'} serves.",
             )
 
-    folder = register.folder.parent
-
     def on_silence(why: str) -> None:
+        nonlocal missing
+        before, missing = missing, False
         with contextlib.suppress(OSError):
-            if has_journal(folder) and not (register.folder.is_dir() and register.read()):
-                raise _deleted(folder)
+            missing = not (register.folder.is_dir() and register.read())
+        if before and missing and has_journal(folder):
+            raise _deleted(folder)
         log_once(
             logging.WARNING,
             f"This lighthouse stands by; the lease in {register} can't be taken ({why}), so that nobody serves. "
