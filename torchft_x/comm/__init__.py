@@ -9,7 +9,7 @@ the members. `votes` has connections of its own.
   a group with one member.
 * `handles`: torchft's newer way to name the members.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
-* `dense`: refuses tensors with holes. `slot_sum`: sums in a fixed order.
+* `slot_sum`: sums in a fixed order.
 """
 
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL

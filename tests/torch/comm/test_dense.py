@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torchft_x.comm.dense import check_arguments, check_dense
-from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.gloo.group import ProcessGroupGloo, _check_arguments, check_dense
 from torchft_x.errors import ConfigError
 
 TABLE = torch.zeros(3, 4)
@@ -24,7 +23,7 @@ def test_dense_in_any_order_of_dimensions(tensor: torch.Tensor) -> None:
 @pytest.mark.parametrize("tensor", [TABLE[:, 1], TABLE[::2], TABLE[:, :2], torch.ones(1).expand(3), TABLE[:, 1:].t()])
 def test_holes_and_overlaps_are_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(ConfigError, match="is a view with holes or overlaps"):
-        check_arguments([[tensor], dist.AllreduceOptions()])
+        _check_arguments([[tensor], dist.AllreduceOptions()])
 
 
 def test_sparse_tensors_are_refused() -> None:
