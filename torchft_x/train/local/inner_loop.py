@@ -27,7 +27,7 @@ BUCKET_BYTES = 25 << 20
 
 
 class InnerLoop:
-    """Inner loop of `LocalSGD` and `DiLoCo`. Counts inner steps and runs the exchanges. Used by the training thread.
+    """Inner loop of `DiLoCo`. Counts inner steps and runs the exchanges. Used by the training thread.
 
     Args:
         manager: this rank's Manager.
@@ -45,9 +45,8 @@ class InnerLoop:
 
     def __init__(
         self, manager: Manager, optimizer: Optimizer, settings: Settings, fragments: Sequence[Fragment], *,
-        cap: int = BUCKET_BYTES, quantize: bool | str = False,
-        weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
-        followers: Island | None = None, trainable: Sequence[TrainableParameters] = (),
+        cap: int, quantize: bool | str, weight: Callable[[], float] | None, quorum_timeout: Seconds | None,
+        followers: Island | None, trainable: Sequence[TrainableParameters],
     ) -> None:  # fmt: skip
         if isinstance(optimizer, OptimizerWrapper):
             raise ConfigError(
