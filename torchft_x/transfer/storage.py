@@ -32,7 +32,7 @@ from torchft_x.core.types import State
 from torchft_x.durations import seconds
 from torchft_x.errors import TransferError
 from torchft_x.json_values import from_json
-from torchft_x.transfer.durable.reader import checked_blocks
+from torchft_x.transfer.durable.reader import read_blocks, windows
 from torchft_x.transfer.durable.sealed import MAX_SEALED_BYTES
 from torchft_x.transfer.durable.store import MissingError, Store
 from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
@@ -227,12 +227,12 @@ class FsspecTransport(CheckpointTransport[T]):
         return offer, layout
 
     def _fill(self, name: str, offer: _Offer, blocks: Sequence[Block], landing: Landing, deadline: float) -> None:
-        wanted = range(len(blocks))
-        for run, first, data in checked_blocks(self._store, f"{name}/{offer.file}", blocks, offer.digests, wanted):
+        for window in windows(list(zip(blocks, offer.digests, strict=True))):
+            data = read_blocks(self._store, f"{name}/{offer.file}", window)
             if time.monotonic() > deadline:
                 raise TransferError(f"checkpoint {self._store.shown}: {name} could not be read in time.")
-            for i in run:
-                landing.put(blocks[i], data[blocks[i].start - first :])
+            for block, _ in window:
+                landing.put(block, data[block.start - window[0][0].start :])
 
     def _seal(self, rest: bytes) -> bytes:
         return hmac.new(self._key, rest, hashlib.sha256).hexdigest().encode()

@@ -13,6 +13,6 @@ Any number of ranks can read it: each reads the slices it needs.
 * `store`: the only file that uses fsspec. `names`: the names of the folders, and which may be removed. Pure.
 * `sealed`: index and manifest, and their checks. `pieces`: the slice that a rank holds, and whether all slices
   together are the whole. `shard`: one rank's state, frozen.
-* `writer`, `reader`: write and read a checkpoint. `filling`: fills tensors from the stream of a shard.
+* `writer`, `reader`: write and read a checkpoint.
 * `catalog`: lists the checkpoints below a URL. `claim`: the file that says which job writes there.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,16 +12,29 @@ from torch import Tensor
 from torchft_x.errors import TransferError
 from torchft_x.transfer.durable import names, sealed
 from torchft_x.transfer.durable.catalog import read_manifest
-from torchft_x.transfer.durable.filling import Job, Part, covering, jobs_of, runs
 from torchft_x.transfer.durable.names import Name
-from torchft_x.transfer.durable.pieces import Box, check_tiling, held, whole
+from torchft_x.transfer.durable.pieces import Box, check_tiling, held, rows, whole
 from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Index
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import is_dtensor
 from torchft_x.transfer.format.layout import Layout, TensorSpec
-from torchft_x.transfer.format.memory import allocate, has_memory, memory_of, physical_memory
+from torchft_x.transfer.format.memory import (
+    allocate,
+    as_words,
+    contiguous_stride,
+    extent,
+    has_memory,
+    memory_of,
+    physical_memory,
+    view_storage,
+)
 from torchft_x.transfer.format.rebuild import Finder, Target, find_targets, rebuild
+
+READ_BYTES = 16 << 20  # bytes of one read, about; malloc takes new pages for each buffer above 32 MiB
+
+Blocks = Sequence[tuple[Block, int]]
+"""Adjacent blocks of a stream, each with its digest."""
 
 
 class Saved:
@@ -83,14 +97,14 @@ class Saved:
                     "that are there, sharded over more ranks."
                 )
             places = [_place(spec, target) for spec, target in zip(specs, found, strict=True)]
-        jobs: list[list[Job]] = [[] for _ in self._shards]
+        jobs: list[list[_Job]] = [[] for _ in self._shards]
         starts = [place_blobs(layout.blobs)[0] for _, layout in self._shards]
         for parts, (tensor, box) in zip(self._parts, places, strict=True):
             for part in parts if not tensor.is_meta else ():
-                jobs[part.rank] += jobs_of(part, starts[part.rank], tensor, box)
+                jobs[part.rank] += _jobs(part, starts[part.rank], tensor, box)
         try:
             for rank, shard in enumerate(jobs):
-                self._read(rank, shard)
+                self._fill(rank, shard)
         except TransferError as e:
             e.torn = into is not None
             raise
@@ -103,58 +117,68 @@ class Saved:
 
     def verify(self) -> int:
         """Read all data, check each digest, and return the number of bytes. Raises `TransferError` naming the file."""
-        for rank, (index, layout) in enumerate(self._shards):
-            for _ in self._blocks(rank, index, cut_blocks(layout.blobs), range(len(index.digests))):
-                pass
+        for rank in range(len(self._shards)):
+            for window in windows(self._blocks(rank)):
+                self._read(rank, window)
         return sum(index.nbytes for index, _ in self._shards)
 
     def _targets(self, into: Any) -> list[Target]:
         return find_targets(self.layout, into, _Places)
 
-    def _read(self, rank: int, jobs: list[Job]) -> None:
-        """Read one shard's blocks in the order of the stream, so that few jobs are open at a time."""
-        index, layout = self._shards[rank]
+    def _fill(self, rank: int, jobs: list[_Job]) -> None:
+        """Fill tensors from one shard. Jobs in adjacent blocks share a read of about `READ_BYTES`."""
         jobs.sort(key=lambda job: job.start)
-        blocks = cut_blocks(layout.blobs)
-        wanted = covering(blocks, jobs)
-        waiting, open_jobs = iter([*jobs]), []
-        upcoming = next(waiting, None)
-        for _, start, data in self._blocks(rank, index, blocks, wanted):
-            while upcoming is not None and upcoming.start < start + data.numel():
-                open_jobs.append(upcoming)
-                upcoming = next(waiting, None)
-            open_jobs = [job for job in open_jobs if not job.take(start, data)]
-        if open_jobs or upcoming is not None:
-            raise AssertionError("a piece that no block holds")
+        blocks = self._blocks(rank)
+        starts = [block.start for block, _ in blocks]
+        spans = [(bisect_right(starts, job.start) - 1, bisect_left(starts, job.end)) for job in jobs]
+        done = 0
+        while done < len(jobs):
+            (first, end), upto = spans[done], done + 1
+            while upto < len(jobs) and spans[upto][0] <= end and jobs[upto].end - starts[first] <= READ_BYTES:
+                end = max(end, spans[upto][1])
+                upto += 1
+            data = self._read(rank, blocks[first:end])
+            for job in jobs[done:upto]:
+                job.fill(data, starts[first])
+            done = upto
 
-    def _blocks(
-        self, rank: int, index: Index, blocks: Sequence[Block], wanted: Iterable[int]
-    ) -> Iterator[tuple[list[int], int, Tensor]]:
-        file = f"{self.name}/{names.data_file(rank)}"
-        return checked_blocks(self._store, file, blocks, index.digests, wanted, f"; {GO_ON}")
+    def _blocks(self, rank: int) -> Blocks:
+        index, layout = self._shards[rank]
+        return list(zip(cut_blocks(layout.blobs), index.digests, strict=True))
+
+    def _read(self, rank: int, blocks: Blocks) -> Tensor:
+        return read_blocks(self._store, f"{self.name}/{names.data_file(rank)}", blocks, f"; {GO_ON}")
 
 
-def checked_blocks(
-    store: Store, file: str, blocks: Sequence[Block], digests: Sequence[int], wanted: Iterable[int], advice: str = ""
-) -> Iterator[tuple[list[int], int, Tensor]]:
-    """Yield runs of a file's blocks: their indices, the first byte in the stream, and the bytes.
+def windows(blocks: Blocks) -> Iterator[Blocks]:
+    """Cut a stream's blocks into windows of up to `READ_BYTES`."""
+    first = 0
+    for i, (block, _) in enumerate(blocks):
+        if block.start + block.nbytes - blocks[first][0].start > READ_BYTES:
+            yield blocks[first:i]
+            first = i
+    if blocks:
+        yield blocks[first:]
 
-    Raises `DamagedError`, with this advice, if blocks are missing or a digest is wrong.
+
+def read_blocks(store: Store, file: str, blocks: Blocks, advice: str = "") -> Tensor:
+    """Return the bytes of adjacent blocks of a file.
+
+    Raises `DamagedError`, with this advice, if bytes are missing or a digest is wrong.
     """
-    for run in runs(blocks, wanted):
-        first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
-        read = store.read(file, first, end)
-        if len(read) != end - first:
-            raise DamagedError(f"checkpoint {store.shown}: {file} ends after {first + len(read)} of its bytes{advice}.")
-        data = allocate(len(read))
-        memory_of(data)[:] = read
-        for i in run:
-            at, upto = blocks[i].start, blocks[i].start + blocks[i].nbytes
-            if digest(data[at - first : upto - first]) != digests[i]:
-                raise DamagedError(
-                    f"checkpoint {store.shown}: {file} is damaged between bytes {at} and {upto}{advice}."
-                )
-        yield run, first, data
+    start = blocks[0][0].start
+    data = allocate(blocks[-1][0].start + blocks[-1][0].nbytes - start)
+    for window in windows(blocks):
+        at, end = window[0][0].start, window[-1][0].start + window[-1][0].nbytes
+        read = store.read(file, at, end)
+        if len(read) != end - at:
+            raise DamagedError(f"checkpoint {store.shown}: {file} ends after {at + len(read)} of its bytes{advice}.")
+        memory_of(data)[at - start : end - start] = read
+    for block, expected in blocks:
+        at, end = block.start, block.start + block.nbytes
+        if digest(data[at - start : end - start]) != expected:
+            raise DamagedError(f"checkpoint {store.shown}: {file} is damaged between bytes {at} and {end}{advice}.")
+    return data
 
 
 class _Places(Finder):
@@ -191,3 +215,48 @@ def _stays(into: Any) -> bool:
         return True
     memory = into.to_local() if is_dtensor(into) else into
     return has_memory(memory) and not (memory.is_conj() or memory.is_neg())
+
+
+class Part(NamedTuple):
+    """The slice of one tensor that one rank has written."""
+
+    rank: int
+    spec: TensorSpec  # the slice in the shard
+    box: Box  # the slice's place in the whole tensor
+
+
+class _Job(NamedTuple):
+    """Bytes of a shard that fill a tensor, or a part of it."""
+
+    start: int  # byte in the stream
+    end: int
+    part: Part  # `box`: the slice that the bytes hold
+    common: Box  # the part of the slice that is wanted
+    place: Tensor  # where it goes
+
+    def fill(self, data: Tensor, start: int) -> None:
+        """Copy from `data`, which is at byte `start` of the stream and holds all bytes of the job."""
+        box, spec = self.part.box, self.part.spec
+        came = view_storage(data.untyped_storage(), spec.dtype, self.start - start, box.shape, spec.stride)
+        as_words(self.place).copy_(as_words(came[self.common.within(box)]))
+
+
+def _jobs(part: Part, starts: list[int], tensor: Tensor, box: Box) -> Iterator[_Job]:
+    """Yield the reads of `part` that fill `tensor`, which holds the slice `box` of the whole.
+
+    `starts`: where each blob of the shard starts in the stream.
+    """
+    spec, common, size = part.spec, part.box.meet(box), part.spec.dtype.itemsize
+    if common.empty or spec.blob is None:
+        return
+    start = starts[spec.blob] + spec.offset
+    if spec.stride != contiguous_stride(spec.shape) or not spec.shape:
+        end = start + extent(spec.shape, spec.stride, size)
+        yield _Job(start, end, part, common, tensor[common.within(box)])
+        return
+    row = spec.stride[0] * size
+    for piece in rows(common, size, READ_BYTES):  # whole rows, contiguous in the stream
+        lines = Box((piece.offset[0], *part.box.offset[1:]), (piece.shape[0], *part.box.shape[1:]))
+        first = start + (lines.offset[0] - part.box.offset[0]) * row
+        end = first + lines.shape[0] * row
+        yield _Job(first, end, part._replace(box=lines), piece, tensor[piece.within(box)])

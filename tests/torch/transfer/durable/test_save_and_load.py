@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate, Shard
 from tests.torch.transfer.durable.saving import WAIT, as_rank, cut, load, save
 from tests.torch.transfer.states import same, states, zeroed
 from torchft_x.errors import DeadlineError, TransferError
-from torchft_x.transfer.durable import filling, names, writer
+from torchft_x.transfer.durable import names, reader, writer
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import freeze
@@ -35,7 +35,7 @@ def test_any_state_comes_back(store: Store, state: Any) -> None:
 
 
 def test_blocks_and_reads_of_all_sizes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "READ_BYTES", 1 << 20)
+    monkeypatch.setattr(reader, "READ_BYTES", 1 << 20)
     big = torch.randn(700, 1001)
     state = {
         "big": big, "turned": torch.randn(1001, 700).t(), "stepped": torch.randn(900, 700)[:, ::2], "tied": big,
