@@ -6,7 +6,7 @@ from tests.process.programs import python
 from torchft_x import env
 
 
-def test_a_callback_that_blocks_all_deadlines_ends_the_process() -> None:
+def test_a_callback_that_blocks_ends_the_process() -> None:
     code = "import threading, time; from torchft_x.compat.futures import context_timeout\n"
     code += "with context_timeout(threading.Event().wait, 0.01): time.sleep(600)"
     done = python("-c", code, code=1, **{env.WATCHDOG_TIMEOUT: "0.5"})

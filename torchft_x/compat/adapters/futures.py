@@ -1,18 +1,15 @@
 """Deadlines for torch's futures, for blocks of code, and for the work of a stream.
 
-One thread runs all deadlines, and a second one watches it. If a callback blocks the first for too long
-(TORCHFT_WATCHDOG_TIMEOUT_SEC, 30 s), no deadline holds any more, and the process is ended.
+A callback that does not return for TORCHFT_WATCHDOG_TIMEOUT_SEC (30 s) ends the process, as in torchft.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -27,72 +24,41 @@ log = logging.getLogger(__name__)
 
 
 class _Timers:
-    """Scheduler of callbacks. Its threads start with the first callback."""
+    """Scheduler of callbacks, each on a thread of its own."""
 
     def __init__(self) -> None:
         self._watchdog_interval = timedelta(seconds=env.read_seconds(env.WATCHDOG_TIMEOUT, 30.0) or 30.0)
-        self._changed = threading.Condition()  # guards the attributes below
-        self._due: dict[int, tuple[float, Callable[[], None]]] = {}  # by number: monotonic time and callback
-        self._numbers = itertools.count()
-        self._busy_since: float | None = None  # start (monotonic) of the running callback; None: none runs
-        self._started = False
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after `seconds`. Return a function that cancels it without waiting for a running callback."""
-        with self._changed:
-            if not self._started:
-                self._started = True
-                for run in (self._run, self._watch):
-                    threading.Thread(target=run, name="torchft_x deadlines", daemon=True).start()
-            number = next(self._numbers)
-            self._due[number] = time.monotonic() + seconds, callback
-            self._changed.notify()
+        return _timer(seconds, lambda: self._run(callback)).cancel
 
-        def cancel() -> None:
-            with self._changed:
-                self._due.pop(number, None)
+    def _run(self, callback: Callable[[], None]) -> None:
+        watchdog = _timer(self._watchdog_interval.total_seconds(), self._exit)
+        try:
+            callback()
+        except Exception:
+            log.exception("what was to be done at a deadline has failed")
+        finally:
+            watchdog.cancel()
 
-        return cancel
+    def _exit(self) -> None:
+        log.error(
+            "a callback of a deadline has not returned for %g s; this process is ended. Callbacks must not block (%s)",
+            self._watchdog_interval.total_seconds(),
+            env.WATCHDOG_TIMEOUT,
+        )
+        try:
+            sys.exit(1)
+        except SystemExit as e:  # it would end this thread only
+            os._exit(int(e.code or 1))
 
-    def _run(self) -> None:
-        while True:
-            callback = self._next()
-            try:
-                callback()
-            except Exception:
-                log.exception("what was to be done at a deadline has failed")
-            with self._changed:
-                self._busy_since = None
 
-    def _next(self) -> Callable[[], None]:
-        with self._changed:
-            while True:
-                now = time.monotonic()
-                number = min(self._due, key=lambda number: self._due[number][0], default=None)
-                if number is None:
-                    self._changed.wait()
-                elif self._due[number][0] > now:
-                    self._changed.wait(self._due[number][0] - now)
-                else:
-                    self._busy_since = now
-                    return self._due.pop(number)[1]
-
-    def _watch(self) -> None:
-        while True:
-            limit = self._watchdog_interval.total_seconds()
-            time.sleep(limit / 4)
-            since = self._busy_since
-            if since is not None and time.monotonic() - since > limit:
-                log.error(
-                    "a callback of a deadline has not returned for %g s, so no deadline holds any more; this process is "
-                    "ended. Callbacks must not block (%s)",
-                    limit,
-                    env.WATCHDOG_TIMEOUT,
-                )
-                try:
-                    sys.exit(1)
-                except SystemExit as e:  # it would end this thread only
-                    os._exit(int(e.code or 1))
+def _timer(seconds: float, callback: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, callback)
+    timer.name, timer.daemon = "torchft_x deadline", True
+    timer.start()
+    return timer
 
 
 _TIMEOUT_MANAGER = _Timers()
