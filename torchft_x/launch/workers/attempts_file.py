@@ -2,6 +2,7 @@
 
 The file is one line of JSON, replaced atomically. A supervisor without a path (``--attempts_file``) has none. The newest
 attempt is enough: the next supervisor starts none before its session with the lighthouse, in which it reports that end first.
+Earlier attempts whose ends the killed one could not report are fenced (R2), and over once a connect is refused or a lease ends.
 """
 
 from __future__ import annotations
