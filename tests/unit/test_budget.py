@@ -45,15 +45,15 @@ def test_packages_are_small() -> None:
 
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
-    "": (2041, 23),
-    "comm": (6265, 39),
-    "compat": (941, 1),
-    "core": (9008, 40),
-    "launch": (15755, 89),
+    "": (2043, 23),
+    "comm": (6257, 39),
+    "compat": (907, 1),
+    "core": (9045, 41),
+    "launch": (15756, 89),
     "observe": (4355, 37),
-    "rpc": (6465, 47),
-    "train": (10534, 40),
-    "transfer": (5611, 40),
+    "rpc": (6468, 47),
+    "train": (10533, 40),
+    "transfer": (5578, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60
