@@ -304,3 +304,24 @@ def _unused_backend_name(wanted: str) -> str:
         count += 1
         name = f"{wanted}:{count}"
     return name
+
+
+def check_dense(tensor: torch.Tensor) -> None:
+    """Raise `ConfigError` unless the values fill the memory without holes or overlaps, in any order of dimensions.
+
+    torch's gloo would use contiguous memory from the first value on.
+    """
+    if tensor.layout is not torch.strided:
+        raise ConfigError(f"a tensor of layout {tensor.layout} can't be reduced; give a dense one (to_dense()).")
+    if tensor.is_contiguous():
+        return
+    expected = 1
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        if stride != expected:
+            raise ConfigError(
+                f"a tensor of shape {tuple(tensor.shape)} with strides {tensor.stride()} is a view with holes or overlaps, as a "
+                "column or every second value is; reduce a copy (contiguous()), and write the result back."
+            )
+        expected *= size

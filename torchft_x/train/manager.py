@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
-from torchft_x.comm.gloo.group import check_dense
+from torchft_x.comm.base import check_dense
 from torchft_x.comm.quantized.collectives import check_quantized
 from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.commit.step import Step, StepPhase

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torchft_x.comm.gloo.group import ProcessGroupGloo, _check_arguments, check_dense
+from torchft_x.comm.base import check_dense
+from torchft_x.comm.gloo.group import ProcessGroupGloo, _check_arguments
 from torchft_x.errors import ConfigError
 
 TABLE = torch.zeros(3, 4)

@@ -25,14 +25,14 @@ from torch.distributed import Work
 
 from torchft_x import env, net
 from torchft_x.comm import flight_recorder
-from torchft_x.comm.base import RankInfo
+from torchft_x.comm.base import RankInfo, check_dense
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
 from torchft_x.comm.rebuilt import RebuiltGroup, end_when_forgotten
 from torchft_x.comm.store.create import StoreClient
 from torchft_x.comm.work import BETWEEN_TWO, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
-from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 from torchft_x.timing import PATIENCE, POLL, TIMING
 
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
@@ -265,27 +265,6 @@ class _Generations:
             spare, self._spare = self._spare, None
             generation.client = StoreClient.of(generation.store_address, spare)
         return generation.client
-
-
-def check_dense(tensor: torch.Tensor) -> None:
-    """Raise `ConfigError` unless the values fill the memory without holes or overlaps, in any order of dimensions.
-
-    torch's gloo would use contiguous memory from the first value on.
-    """
-    if tensor.layout is not torch.strided:
-        raise ConfigError(f"a tensor of layout {tensor.layout} can't be reduced; give a dense one (to_dense()).")
-    if tensor.is_contiguous():
-        return
-    expected = 1
-    for stride, size in sorted(
-        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
-    ):
-        if stride != expected:
-            raise ConfigError(
-                f"a tensor of shape {tuple(tensor.shape)} with strides {tensor.stride()} is a view with holes or overlaps, as a "
-                "column or every second value is; reduce a copy (contiguous()), and write the result back."
-            )
-        expected *= size
 
 
 def _check_arguments(arguments: Iterable[Any]) -> None:
