@@ -95,16 +95,8 @@ def _warm(bench: Bench, megabytes: int) -> list[Measured]:
     """Measure heals that repeat between the same two processes of each library."""
     size = (megabytes << 20) / 1e9
     name = f"heal, {megabytes} MiB, one source, {STREAMS} streams"
-    plain, digest = (
-        _rate(
-            bench,
-            f"heal.{key}",
-            f"{name}, {words}",
-            f"raw TCP, {STREAMS} streams",
-            Goal(share, of="ours/limit", at_most=False),
-        )
-        for key, words, share in (("plain", "no digest", 0.9), ("digest", "with digest", 0.8))
-    )
+    goal = Goal(0.8, of="ours/limit", at_most=False)
+    rate = _rate(bench, "heal.digest", f"{name}, with digest", f"raw TCP, {STREAMS} streams", goal)
     memory = _share(bench, "heal.memory", "receiver's extra memory during a heal", Goal(0.05))
     with ExitStack() as stack:
         both = [(library, *stack.enter_context(ends(library, megabytes))) for library in bench.libraries]
@@ -112,24 +104,20 @@ def _warm(bench: Bench, megabytes: int) -> list[Measured]:
         port = next((source.call("raw", megabytes) for library, source, _ in both if library.is_ours), None)
         step = 0
         for i in range(-1, bench.pairs):  # the first only warms up
-            rows = [plain, digest] if i % 2 == 0 else [digest, plain]
             for library, source, receiver in both if i % 2 == 0 else both[::-1]:
                 if library.is_ours:
                     raw = receiver.call("raw", port, STREAMS)
-                for row in rows if library.is_ours else [plain]:
-                    step += 1
-                    source.call("freeze", step)  # a new step, so that no digest of an earlier heal is reused
-                    how = "network" if row is digest else "plain"
-                    seconds, extra = receiver.call("fetch", metadata[library.key], step, how, True)
-                    if i < 0:
-                        continue
-                    (row.ours if library.is_ours else row.peer).append(size / seconds)
-                    if library.is_ours:
-                        row.limit.append(size / raw)
-                    if row is plain:
-                        (memory.ours if library.is_ours else memory.peer).append(extra)
-    digest.peer, digest.note = list(plain.peer), "the peer has no digest: its plain figure"
-    return [plain, digest, memory]
+                step += 1
+                source.call("freeze", step)  # a new step, so that no digest of an earlier heal is reused
+                seconds, extra = receiver.call("fetch", metadata[library.key], step, "network", True)
+                if i < 0:
+                    continue
+                (rate.ours if library.is_ours else rate.peer).append(size / seconds)
+                (memory.ours if library.is_ours else memory.peer).append(extra)
+                if library.is_ours:
+                    rate.limit.append(size / raw)
+    rate.note = "the peer has no digest"
+    return [rate, memory]
 
 
 def _small(bench: Bench) -> list[Measured]:

@@ -123,7 +123,6 @@ class Receiver:
             from torchft_x.transfer import HTTPTransport
 
             self.transports: dict[str, Any] = {
-                "plain": HTTPTransport(60.0, 2, digest=False, shared_memory=False),
                 "network": HTTPTransport(60.0, shared_memory=False),  # as between hosts
                 "defaults": HTTPTransport(60.0),  # as a Manager makes it
             }
@@ -131,7 +130,7 @@ class Receiver:
             from torchft.checkpointing.http_transport import HTTPTransport
 
             peers = HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)
-            self.transports = dict.fromkeys(("plain", "network", "defaults"), peers)  # torchft has one way
+            self.transports = dict.fromkeys(("network", "defaults"), peers)  # torchft has one way
         self.before = _memory("VmRSS")  # memory of the state and the benchmark itself
 
     def fetch(

@@ -226,10 +226,9 @@ class Fetch:
     def _arrived(self, source: Source, stream: int, index: int, digest: int) -> bool:
         """Record that a block is in its place; return whether the next is the stream's, too. Raises `TransferError`."""
         with self._changed:
-            if self._transfer.digests:
-                if self._digests[index] not in (None, digest):
-                    raise self._differs(source, index)
-                self._digests[index] = digest
+            if self._digests[index] not in (None, digest):
+                raise self._differs(source, index)
+            self._digests[index] = digest
             return self._queue.arrived(stream, time.monotonic())
 
     def _leave(self, stream: int) -> None:

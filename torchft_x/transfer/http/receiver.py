@@ -31,13 +31,11 @@ class Transfer:
 
     Args:
         paths: for a blob's index the path of its first tensor, for messages.
-        digests: whether to ask for digests and compare them.
     """
 
-    def __init__(self, layout: Layout, landing: Landing, paths: Mapping[int, str], *, digests: bool) -> None:
+    def __init__(self, layout: Layout, landing: Landing, paths: Mapping[int, str]) -> None:
         self.landing = landing
         self.blocks = cut_blocks(layout.blobs)
-        self.digests = digests
         self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
         self._paths = paths
         self.progress = TransferProgress(sum(layout.blobs))
@@ -60,15 +58,15 @@ class Receiver:
         self._digest = memoryview(bytearray(DIGEST_BYTES))
 
     def receive(self, source: Source, connection: http.client.HTTPConnection, first: int, end: int) -> Iterator[int]:
-        """Receive blocks first..end-1, and yield the digest of each when it is in its place (0 without digests).
+        """Receive blocks first..end-1, and yield the digest of each when it is in its place.
 
         Raises `TransferError`, or one of `client.BROKEN`.
         """
         transfer = self._transfer
         blocks = transfer.blocks[first:end]
         path = f"/snapshot/{source.manifest.snapshot}/{first}/{end}"
-        response = source.get(connection, path + ("" if transfer.digests else "?digest=0"))
-        expected = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if transfer.digests else 0)
+        response = source.get(connection, path)
+        expected = sum(b.nbytes + DIGEST_BYTES for b in blocks)
         if response.status != http.client.OK or response.length != expected:
             raise source.error(
                 f"its answer ({response.status}) for blocks {first} to {end - 1} has {response.length} bytes, "
@@ -77,9 +75,8 @@ class Receiver:
         body = _Body(response, connection.sock)
         for index, block in enumerate(blocks, first):
             memory = self._place(block)
-            parts = [memory, self._digest] if transfer.digests else [memory]
-            body.fill(parts, self._left(source, index))
-            value = self._check(source, memory, index) if transfer.digests else 0
+            body.fill([memory, self._digest], self._left(source, index))
+            value = self._check(source, memory, index)
             self._scatter(block)
             self._transfer.progress.done += block.nbytes
             yield value

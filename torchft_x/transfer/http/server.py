@@ -30,7 +30,7 @@ REQUEST_TIMEOUT = 30.0  # seconds that a connection may be idle before a request
 _CHECKPOINT = re.compile(r"/checkpoint/(\d{1,19})/(\d{1,19})")
 _HELD = re.compile(r"/snapshot/([0-9a-f]{16})/held")
 _DIGESTS = re.compile(r"/snapshot/([0-9a-f]{16})/digests")
-_BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})(\?digest=0)?")
+_BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})")
 
 
 class CheckpointServer:
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         if match := _CHECKPOINT.fullmatch(self.path):
             return self._send_manifest(State(int(match[1]), int(match[2])))
         if match := _BLOCKS.fullmatch(self.path):
-            return self._send_blocks(match[1], int(match[2]), int(match[3]), digests=match[4] is None)
+            return self._send_blocks(match[1], int(match[2]), int(match[3]))
         if match := _DIGESTS.fullmatch(self.path):
             return self._send_digests(match[1])
         if match := _HELD.fullmatch(self.path):
@@ -270,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send([memoryview(b"".join(snapshot.digest(i).to_bytes(4, "big") for i in indices))])
         self._done()
 
-    def _send_blocks(self, snapshot_id: str, first: int, end: int, *, digests: bool) -> None:
+    def _send_blocks(self, snapshot_id: str, first: int, end: int) -> None:
         snapshot = self._hold(snapshot_id)
         if snapshot is None:
             return
@@ -278,14 +278,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.NOT_FOUND, f"the snapshot has {len(snapshot.blocks)} blocks")
         blocks = snapshot.blocks[first:end]
         self.streaming = True
-        parts = [_bytes_follow(sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if digests else 0))]
+        parts = [_bytes_follow(sum(b.nbytes + DIGEST_BYTES for b in blocks))]
         for index in range(first, end):
             if snapshot.revoked:
                 raise ConnectionAbortedError("the snapshot was given up for newer ones")
-            parts.append(snapshot.block(index))
-            if digests:  # computed before sending, which brings the block into the cache
-                parts.append(memoryview(snapshot.digest(index).to_bytes(DIGEST_BYTES, "big")))
-            self._send(parts)
+            # The digest is computed before sending, which brings the block into the cache.
+            digest = memoryview(snapshot.digest(index).to_bytes(DIGEST_BYTES, "big"))
+            self._send([*parts, snapshot.block(index), digest])
             parts = []
         self._done()
 

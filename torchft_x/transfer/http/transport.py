@@ -49,7 +49,6 @@ class HTTPTransport(CheckpointTransport[T]):
         host: the name or address by which others reach this process (default: the result of
             `torchft_x.net.advertise_host`).
         token: needed to read, and sent when reading (default TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE; "" for none).
-        digest: whether to check received data.
         shared_memory: whether processes of one host and user may read snapshots from memory, and this process reads
             theirs. Without it, and between hosts, all data goes over the network.
     """
@@ -61,7 +60,6 @@ class HTTPTransport(CheckpointTransport[T]):
         *,
         host: str | None = None,
         token: str | None = None,
-        digest: bool = True,
         shared_memory: bool = True,
     ) -> None:
         if not 0 <= num_chunks <= MAX_STREAMS:
@@ -73,7 +71,6 @@ class HTTPTransport(CheckpointTransport[T]):
         if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
             raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
         self._token = tls.tensor_token(self._token)
-        self._digest = digest
         self._shared = shared_memory
         self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
@@ -151,7 +148,7 @@ class HTTPTransport(CheckpointTransport[T]):
 
         `mirrors`: each returns the `metadata()` of another process that offers the same state, and is called on a
         thread of its own. Mirrors send a part of a large state, and replace a source that is gone; a mirror whose
-        bytes differ is not used. Without digests they are not used.
+        bytes differ is not used.
 
         Tensors of `into` are filled in place where path, dtype and shape fit, and are part of the result; without
         `into` they are new tensors on the CPU. No thread writes to them after this has returned or raised. Raises
@@ -169,7 +166,7 @@ class HTTPTransport(CheckpointTransport[T]):
                 landing = Landing(layout, targets)
             except TransferError as e:
                 raise source.error(str(e)) from None
-            transfer = Transfer(layout, landing, first_paths(layout, targets), digests=self._digest)
+            transfer = Transfer(layout, landing, first_paths(layout, targets))
             self._progress = transfer.progress
             try:
                 self._receive(source, [partial(self._source, locate, deadline) for locate in mirrors], state, transfer)
@@ -196,8 +193,7 @@ class HTTPTransport(CheckpointTransport[T]):
         """Receive all blocks from memory if the source shares it with this process, otherwise over the network."""
         if self._shared and copy_from_memory(source, transfer, self._streams):
             return
-        # Without digests it could not be checked that all sources send the same bytes.
-        pays = self._digest and transfer.progress.nbytes >= STRIPED_BYTES
+        pays = transfer.progress.nbytes >= STRIPED_BYTES
         Fetch(source, state, transfer, self._streams).run(mirrors if pays else ())
 
 

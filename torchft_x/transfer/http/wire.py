@@ -5,7 +5,7 @@
     GET /checkpoint/{step}/{committed_in}           -> manifest (JSON), headers X-Snapshot and X-Crc32
         header X-Wait: seconds to hold the request while the state does not exist yet
         and header X-Memory, if processes of the source's host may read the snapshot's bytes directly (shared_memory)
-    GET /snapshot/{id}/{first}/{end}[?digest=0]     -> for each block its bytes, then its digest (big endian)
+    GET /snapshot/{id}/{first}/{end}                 -> for each block its bytes, then its digest (big endian)
     GET /snapshot/{id}/digests                      -> the digests of all blocks, 4 bytes each (big endian)
         sent by readers that fetch from several sources: all must offer the same bytes
     GET /snapshot/{id}/held                         -> empty: this connection has held the snapshot all the time

@@ -269,7 +269,7 @@ def test_who_offers_nothing_is_not_waited_for(carriers: Carriers, healer: HTTP) 
 def test_further_sources_are_asked_only_where_it_pays(
     carriers: Carriers, made: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for a small state, not without digests, and not if it can be copied from memory."""
+    """Not for a small state, and not if it can be copied from memory."""
     asked: list[str] = []
 
     def locate() -> str:
@@ -278,9 +278,9 @@ def test_further_sources_are_asked_only_where_it_pays(
 
     carriers.add(state())
     first, _ = carriers.addresses()
-    for least, digest, shared in ((1 << 40, True, False), (0, False, False), (0, True, True)):
+    for least, shared in ((1 << 40, False), (0, True)):
         monkeypatch.setattr(transport, "STRIPED_BYTES", least)
-        healer = made(digest=digest, shared_memory=shared)
+        healer = made(shared_memory=shared)
         assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[locate]), state())
     assert asked == []
 

@@ -86,9 +86,14 @@ class RawReader:
         self.manifest.read()
 
     def begin(self, blocks: int) -> http.client.HTTPResponse:
-        path = f"/snapshot/{self.manifest.headers['X-Snapshot']}/0/{blocks}?digest=0"
+        path = f"/snapshot/{self.manifest.headers['X-Snapshot']}/0/{blocks}"
         self.connection.request("GET", path, headers=self.headers)
         return self.connection.getresponse()
+
+
+def without_digests(body: bytes) -> bytes:
+    line = BLOCK_BYTES + DIGEST_BYTES
+    return b"".join(body[at : at + BLOCK_BYTES] for at in range(0, len(body), line))
 
 
 def test_blocks_lie_in_the_stream_as_in_memory(source: HTTP) -> None:
@@ -114,7 +119,7 @@ def test_a_slow_reader_blocks_nothing_and_gets_the_frozen_bytes(source: HTTP) ->
         source.send_checkpoint([1], step, state, WAIT)
         if step <= 3:
             source.send_checkpoint([1], step, state, WAIT)
-    assert response.read() == ONES
+    assert without_digests(response.read()) == ONES
 
 
 class Proxy:
@@ -404,7 +409,7 @@ def test_shutdown_lets_a_reader_finish_and_frees_the_port(source: HTTP) -> None:
     reader = RawReader(source, 1)
     response = reader.begin(16)
     closing = background(source.shutdown)
-    assert response.read() == ONES
+    assert without_digests(response.read()) == ONES
     reader.connection.close()
     closing.result(WAIT)
     assert_free(source)
