@@ -19,7 +19,7 @@ from torchft_x.train.checkpoint.saving import Saving
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
-from torchft_x.transfer.durable.shard import check_savable, freeze
+from torchft_x.transfer.durable.shard import freeze, room_for
 from torchft_x.transfer.durable.store import MissingError, Store
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Checkpoint:
         self._step = manager.current_step()  # last step that `step` handled
         self._saved_step: int | None = None  # last step whose save was started, or that was resumed from
         self._joins = self._connection.others_train  # until the first step; the others' state is copied then
-        self._checked = False  # whether the state was found savable, which an `every` of 1000 would tell late
+        self._prepared = False  # whether memory for the first shard was requested
         job = _job_of(options.lighthouse or "")
         self._claiming = Claiming(self._store, job) if self._rank == 0 else None
         events = manager.context.events
@@ -196,9 +196,9 @@ class Checkpoint:
             self._claiming.be_on_duty(self._duty.first)
         if due:
             self._save(step)
-        elif self._duty.first and not self._checked:
-            check_savable(self._state())
-            self._checked = True
+        elif self._duty.first and not self._prepared:
+            self._prepared = True
+            self._saving.prepare(room_for(self._state(), rank=self._rank))
 
     def _check_copied(self, step: int) -> None:
         """Raise `TransferError` if the others ended before this group copied their state and a checkpoint is newer.
@@ -274,7 +274,7 @@ class Checkpoint:
             self._state(), step=step, committed_in=counters["committed_in"], rank=self._rank, ranks=self._ranks,
             memory=self._saving.memory,
         )  # fmt: skip
-        self._saved_step = step
+        self._prepared, self._saved_step = True, step
         group, _, nonce = self._connection.replica_id.partition(":")
         writer = f"{group}-{nonce[:8]}-{counters['committed_in']}"  # all ranks of this attempt agree
         self._saving.submit(names.name(step, writer), shard)

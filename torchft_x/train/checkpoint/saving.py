@@ -17,7 +17,7 @@ from torchft_x.timing import TIMING
 from torchft_x.train.checkpoint.claiming import Claiming
 from torchft_x.transfer.durable import writer
 from torchft_x.transfer.durable.names import Name
-from torchft_x.transfer.durable.shard import Shard
+from torchft_x.transfer.durable.shard import Shard, allocate_room
 from torchft_x.transfer.durable.store import Store
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _NICE = 10  # nice value of the thread, so that training has the processor first
 
 
 class Saving:
-    """Thread that writes one shard at a time. Holds the last shard's memory for the next one while no save runs.
+    """Thread that writes one shard at a time. Holds the memory for the next shard while no save runs.
 
     `claiming`: the job's claim to the URL, on rank 0.
     """
@@ -45,7 +45,8 @@ class Saving:
         self._changed = threading.Condition()  # guards the rest
         self._next: tuple[Name, Shard] | None = None  # the save in progress
         self._thread: threading.Thread | None = None
-        self.memory: Tensor | None = None  # for the next shard; None before the first save and while one runs
+        self._room: tuple[int, bool] | None = None  # memory to allocate (`room_for`); None: nothing
+        self.memory: Tensor | None = None  # for the next shard; None while a save runs
         self.error: TorchftXError | None = None  # why the last save failed; None if it succeeded
 
     @property
@@ -54,12 +55,22 @@ class Saving:
         with self._changed:
             return None if self._next is None else self._next[1].step
 
+    def prepare(self, room: tuple[int, bool]) -> None:
+        """Allocate memory for the first shard on the thread, so that its save takes training no longer than others."""
+        with self._changed:
+            self._room = room
+            self._changed.notify_all()
+        self._start()
+
     def submit(self, save: Name, shard: Shard) -> None:
         """Start to write `shard` as part of the checkpoint `save`. Allowed only if no save runs."""
         with self._changed:
             assert self._next is None, "one save at a time"
             self._next, self.error, self.memory = (save, shard), None, None
             self._changed.notify_all()
+        self._start()
+
+    def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="torchft_x-checkpoint", daemon=True)
             self._thread.start()
@@ -86,10 +97,13 @@ class Saving:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._next or self._stop.is_set())
-                task = self._next
+                self._changed.wait_for(lambda: self._next or self._room or self._stop.is_set())
+                task, room, self._room = self._next, self._room, None
             if task is None:
-                return
+                if room is None:
+                    return
+                self._allocate(room)
+                continue
             save, shard = task
             error: TorchftXError | None = None
             began = time.monotonic()
@@ -110,6 +124,15 @@ class Saving:
             with self._changed:
                 self._next, self.memory, self.error = None, shard.memory, error
                 self._changed.notify_all()
+
+    def _allocate(self, room: tuple[int, bool]) -> None:
+        try:
+            memory = allocate_room(*room)
+        except RuntimeError:  # the save will report the error
+            return
+        with self._changed:
+            if self._next is None:
+                self.memory = memory
 
     def _save(self, save: Name, shard: Shard) -> None:
         writer.write_shard(self._store, save, shard)

@@ -56,12 +56,8 @@ def freeze(
     are not sharded, which are the same on all ranks. `memory`, that of an unused earlier shard, is reused if it is long
     enough. Raises `LeafError` naming the path of a value that can't be saved.
     """
-    walk = _ShardFlattener()
-    tree = walk.node(state_dict, "", 0)
-    boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
-    shapes = [walk.shapes.get(i, tuple(t.shape)) for i, t in enumerate(walk.tensors)]
-    ours = [i for i, (box, writes) in enumerate(boxes) if writes and not box.empty]
-    complete = _whole_layout(tree, [t.dtype for t in walk.tensors], shapes)
+    walk, ours, boxes, shapes = _ours(state_dict, rank)
+    complete = _whole_layout(walk.tree, [t.dtype for t in walk.tensors], shapes)
     named = [[p, str(t.dtype), s] for p, t, s in zip(walk.paths, walk.tensors, shapes, strict=True)]
     structure = hashlib.sha256(json.dumps(named).encode()).hexdigest()
     pieces = tuple((i, boxes[i][0].offset) for i in ours)
@@ -70,15 +66,34 @@ def freeze(
     starts, length = place_blobs(sizes)
     pinned = on_accelerator(sources)
     if memory is None or not serves(memory, length, pinned):
-        memory = allocate(max(length, 1), pinned=pinned)
-        populate(memory)
+        memory = allocate_room(length, pinned)
     copy_to_host(sources, starts, memory)
     return Shard(step, committed_in, rank, ranks, structure, complete, layout, pieces, memory)
 
 
-def check_savable(state_dict: Any) -> None:
-    """Raise `LeafError` naming the path of a value that can't be saved."""
-    _ShardFlattener().node(state_dict, "", 0)
+def room_for(state_dict: Any, *, rank: int = 0) -> tuple[int, bool]:
+    """Return the bytes that `freeze` of such a state needs, and whether in pinned memory. Raises `LeafError`."""
+    walk, ours, _, _ = _ours(state_dict, rank)
+    _, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
+    return place_blobs(sizes)[1], on_accelerator(sources)
+
+
+def allocate_room(length: int, pinned: bool) -> Tensor:
+    """Allocate memory for `freeze` in advance, which then takes no longer than the copy."""
+    memory = allocate(max(length, 1), pinned=pinned)
+    populate(memory)
+    return memory
+
+
+def _ours(
+    state_dict: Any, rank: int
+) -> tuple[_ShardFlattener, list[int], list[tuple[Box, bool]], list[tuple[int, ...]]]:
+    """Return the walk over the state, the tensors that this rank writes, and each tensor's slice and whole shape."""
+    walk = _ShardFlattener()
+    walk.tree = walk.node(state_dict, "", 0)
+    boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
+    shapes = [walk.shapes.get(i, tuple(t.shape)) for i, t in enumerate(walk.tensors)]
+    return walk, [i for i, (box, writes) in enumerate(boxes) if writes and not box.empty], boxes, shapes
 
 
 class _ShardFlattener(Flattener):
@@ -86,6 +101,7 @@ class _ShardFlattener(Flattener):
 
     def __init__(self) -> None:
         super().__init__()
+        self.tree: Node = None
         self.paths: list[str] = []  # path of each tensor
         self.boxes: dict[int, tuple[Box, bool]] = {}  # of each DTensor: slice on this rank, whether it writes it
         self.shapes: dict[int, tuple[int, ...]] = {}
