@@ -52,8 +52,8 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "launch": (15756, 89),
     "observe": (4355, 37),
     "rpc": (6468, 47),
-    "train": (10533, 40),
-    "transfer": (5578, 40),
+    "train": (10556, 40),
+    "transfer": (5585, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60
