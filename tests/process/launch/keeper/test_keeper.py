@@ -67,7 +67,7 @@ def test_who_is_killed_before_it_begins_an_attempt_costs_the_next_one_no_number(
     says = (
         "import os, pathlib, sys, time; path = pathlib.Path(sys.argv[sys.argv.index('--attempts_file') + 1]); "
         "before = path.read_text() if path.exists() else 'none'; path.write_text('first'); "
-        "print(f'{os.getpid()} {before}', flush=True); time.sleep(600)"
+        "print(os.getpid(), before, flush=True); time.sleep(600)"
     )
     job = keep(role("trainer", says, kind="trainer"))
     for number, before in enumerate(("none", "first", "first"), start=1):

@@ -27,22 +27,24 @@ def read(folder: Path) -> list[str]:
 
 def test_both_streams_and_one_of_both(tmp_path: Path) -> None:
     streams = Streams(tmp_path / "made")
-    to_the_end(streams, "import os; os.write(1, b'out\\n'); os.write(2, b'err\\n')")
-    to_the_end(streams, "print('unfinished', end='')")
-    to_the_end(streams, "print('again')")
-    process = start("import time; print('50 %', end=''); time.sleep(60)")
-    streams.attach(process)
-    wait_for(lambda: streams.pump() or "50 %" in read(tmp_path / "made")[2], 20, "a progress bar")
+    to_the_end(streams, "import sys; print('out'); print('err', file=sys.stderr); print('unfinished', end='')")
     streams.say("the keeper")
-    process.kill()
-    process.wait()
+    to_the_end(streams, "print('again')")
     streams.close()
     out, err, both = read(tmp_path / "made")
-    assert out == "out\nunfinishedagain\n50 %"
+    assert out == "out\nunfinishedagain\n"
     assert err == "err\nthe keeper\n"
-    assert sorted(both.splitlines()[:2]) == ["err", "out"]
-    assert both.splitlines()[2:] == ["unfinished", "again", "50 %", "the keeper"]
+    assert sorted(both.splitlines()) == sorted(["out", "err", "unfinished", "the keeper", "again"])
+    assert both.splitlines()[-2:] == ["the keeper", "again"]
     assert streams.last_line == "err"
+
+
+def test_an_unfinished_line_of_a_process_that_is_slow_to_end_is_a_line(tmp_path: Path) -> None:
+    streams = Streams(tmp_path)
+    to_the_end(streams, "import time; print('unfinished', end='', flush=True); time.sleep(0.5)")
+    streams.say("the keeper")
+    streams.close()
+    assert read(tmp_path)[2].splitlines() == ["unfinished", "the keeper"]
 
 
 def test_much_output_and_lines_that_never_end(tmp_path: Path) -> None:
@@ -53,3 +55,13 @@ def test_much_output_and_lines_that_never_end(tmp_path: Path) -> None:
     out, _, both = read(tmp_path)
     assert out == "x" * 3_000_000 + "".join(f"{k}\n" for k in range(20000))
     assert both.replace("\n", "") == out.replace("\n", "")
+
+
+def test_a_progress_bar_is_seen_before_its_line_ends(tmp_path: Path) -> None:
+    streams = Streams(tmp_path)
+    process = start("import time; print('50 %', end='', flush=True); time.sleep(60)")
+    streams.attach(process)
+    wait_for(lambda: streams.pump() or "50 %" in read(tmp_path)[2], 20, "the bar")
+    process.kill()
+    process.wait()
+    streams.close()
