@@ -16,7 +16,7 @@ from tests.util import wait_for
 from torchft_x.core.lighthouse.lease import LeaseEntry
 from torchft_x.launch.status import lines
 from torchft_x.launch.status.commands import last_known, order, status
-from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,9 @@ def test_while_nobody_serves_the_run_directory_says_what_was_known_last(
 
     lease = tmp_path / "lighthouses/ddp-x/lease"
     lease.parent.mkdir(parents=True)
+    open_lease(lease, epoch=2)  # another one's, so that nobody has given it back
     held = LeaseEntry(3, 7, "aa")
-    register = open_lease(lease)
+    register = LeaseDirectory(lease)
     assert register.swap(register.read(), held)
     register.leave_note(held, "http://n1:4012")
     os.utime(lease, (92.0, 92.0))

@@ -53,6 +53,15 @@ class LeaseDirectory:
             return there.exists()  # true if an earlier try of ours succeeded and its answer was lost
         return True
 
+    def mend(self, epoch: int) -> bool:
+        """Create an entry again if it was deleted, and return whether it was created. Raises `OSError`.
+
+        `epoch` is the newest that has written a journal; 0 if none has, so that none shows that there was an entry. The
+        new entry has a random owner, so that every contender waits one time-to-live before it takes the lease."""
+        if not epoch or (self.folder.is_dir() and self.read() is not None):
+            return False
+        return _make(self.folder, LeaseEntry(epoch, 0, secrets.token_hex(8)))
+
     def leave_note(self, entry: LeaseEntry, text: str) -> None:
         """Write where the holder serves, for people. No code depends on it."""
         with contextlib.suppress(OSError):
@@ -92,26 +101,30 @@ def parse_name(name: str) -> LeaseEntry | None:
     )
 
 
-def open_lease(folder: Path, *, make: bool = True) -> LeaseDirectory:
+def open_lease(folder: Path, *, make: bool = True, epoch: int = 0) -> LeaseDirectory:
     """Open the register in `folder`, and create it if it is absent. Raises `OSError`.
 
-    The parent directory must exist, so that no second register begins where the file system is no longer mounted."""
-    if not folder.is_dir():
+    The parent directory must exist, so that no second register begins where the file system is no longer mounted.
+    `epoch`: see `LeaseDirectory.mend`."""
+    register = LeaseDirectory(folder)
+    if not folder.is_dir() and not register.mend(epoch):
         if not make:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        _make(folder)
-    return LeaseDirectory(folder)
+        _make(folder, LeaseEntry(0))
+    return register
 
 
-def _make(folder: Path) -> None:
-    """Create the folder with an entry in it, unless a folder that is not empty exists. Raises `OSError`."""
+def _make(folder: Path, entry: LeaseEntry) -> bool:
+    """Create the folder with an entry in it. Return False if a folder that is not empty exists. Raises `OSError`."""
     made = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
     made.mkdir(mode=0o700)
     try:
-        (made / entry_name(LeaseEntry(0))).touch(mode=0o600)
+        (made / entry_name(entry)).touch(mode=0o600)
         os.rename(made, folder)  # fails if a folder exists there that is not empty, even if a listing doesn't show it
     except OSError as e:
         if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
+        return False
     finally:
         shutil.rmtree(made, ignore_errors=True)
+    return True

@@ -49,9 +49,13 @@ def open_epoch_journal(
     return Journal(fd, str(path), boot_id, run, lease), first
 
 
-def has_journal(folder: Path) -> bool:
-    """Return whether a lighthouse has held the lease of this folder."""
-    return any(folder.glob(f"{_NAME}*"))
+def newest_epoch(folder: Path) -> int:
+    """Return the newest epoch that has a journal in `folder`; 0 if there is none."""
+    numbers = (path.name.removeprefix(_NAME) for path in folder.glob(f"{_NAME}*"))
+    epoch = max((int(number) for number in numbers if number.isdigit()), default=0)
+    while (folder / f"{_NAME}{epoch + 1}").exists():  # because a listing may be old
+        epoch += 1
+    return epoch
 
 
 def _newest_before(folder: Path, epoch: int) -> Path | None:

@@ -19,7 +19,7 @@ from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.failover.lease_journal import has_journal, open_epoch_journal
+from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.timing import POLL_SLOW
 
 log = logging.getLogger(__name__)
@@ -82,10 +82,7 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
     logged = False
     while True:
         try:
-            # A lease is made before its first journal, so the journals are looked for first.
-            if has_journal(folder) and not (folder / "lease").is_dir():
-                raise _deleted(folder)
-            return open_lease(folder / "lease", make=not again)
+            return open_lease(folder / "lease", make=not again, epoch=newest_epoch(folder))
         except OSError as e:
             if not again:
                 raise ConfigError(f"--lease_dir {folder} can't be used ({e.strerror or e}); name another.") from None
@@ -96,18 +93,11 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
             return None
 
 
-def _deleted(folder: Path) -> ConfigError:
-    """Return the error for journals without a lease. A new one would begin below their epochs, and read none of them."""
-    return ConfigError(f"The lease in {folder} was deleted: start the job again, by hand with another --lease_dir.")
-
-
 def _stand_by(
     lease: Lease, register: LeaseDirectory, bind: Address, wait: Callable[[float], bool]
 ) -> LeaseEntry | None:
     """Run `Lease.acquire`, and log which lighthouse serves, or why none does."""
-    folder = register.folder.parent
     logged = ""
-    missing = False  # whether no entry was found at the last silence; one listing may miss it
 
     def log_once(level: int, sentence: str) -> None:
         nonlocal logged
@@ -124,12 +114,10 @@ def _stand_by(
             )
 
     def on_silence(why: str) -> None:
-        nonlocal missing
-        before, missing = missing, False
         with contextlib.suppress(OSError):
-            missing = not (register.folder.is_dir() and register.read())
-        if before and missing and has_journal(folder):
-            raise _deleted(folder)
+            if register.mend(newest_epoch(register.folder.parent)):
+                log.warning("%s was empty: somebody has deleted the lease. It is made again.", register)
+                return
         log_once(
             logging.WARNING,
             f"This lighthouse stands by; the lease in {register} can't be taken ({why}), so that nobody serves. "

@@ -24,7 +24,7 @@ from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse.failover.journal import Journal
 from torchft_x.rpc.lighthouse.failover.lease import LeaseLostError
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.failover.lease_journal import open_epoch_journal
+from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_epoch_journal
 from torchft_x.rpc.lighthouse.failover.standby import HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.status_query import lighthouse_overview
@@ -95,13 +95,13 @@ def test_a_follower_that_died_before_it_wrote_is_passed_over(tmp_path: Path) -> 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["journal.5"]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_where_there_are_journals_no_lease_begins_anew(tmp_path: Path, again: bool) -> None:
-    """Its epochs would be below those of the journals, which nobody would read."""
-    opened(tmp_path, 3)
-    with pytest.raises(ConfigError, match=f"The lease in {tmp_path} was deleted: start the job again"):
-        House(tmp_path, "a").hold(again=again)
-    assert [path.name for path in tmp_path.iterdir()] == ["journal.3"]
+def test_the_newest_epoch_is_found_by_its_file(tmp_path: Path) -> None:
+    assert newest_epoch(tmp_path / "nowhere") == 0
+    assert newest_epoch(tmp_path) == 0
+    for epoch in (1, 2, 3):
+        opened(tmp_path, epoch)
+    (tmp_path / "journal.old").touch()
+    assert newest_epoch(tmp_path) == 3
 
 
 def test_where_nobody_has_written_anything_no_quorum_was_issued(tmp_path: Path) -> None:
@@ -146,7 +146,6 @@ class House:
         self.told = threading.Event()  # to stop
         self.waits = threading.Event()  # for the lease
         self.ends: list[int] = []
-        self.refused: list[str] = []
         self.lost: list[str] = []
         self.held: HeldLease | None = None
         self.shell: LighthouseShell | None = None
@@ -155,9 +154,9 @@ class House:
     def start(self) -> None:
         self._thread.start()
 
-    def hold(self, *, again: bool = False) -> HeldLease | int:
+    def hold(self) -> HeldLease | int:
         return hold_lease(
-            self.folder, self.owner, address=self.bind.url, bind=self.bind, boot_id="boot", run=RUN, again=again,
+            self.folder, self.owner, address=self.bind.url, bind=self.bind, boot_id="boot", run=RUN, again=False,
             on_lost=self.lost.append, wait=self._wait,
         )  # fmt: skip
 
@@ -166,11 +165,7 @@ class House:
         return self.told.wait(seconds)
 
     def _run(self) -> None:
-        try:
-            held = self.hold()
-        except ConfigError as e:
-            self.refused.append(str(e))
-            return
+        held = self.hold()
         if isinstance(held, int):
             self.ends.append(held)
             return

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.lighthouse.lease import LeaseEntry
+from torchft_x.core.lighthouse.lease import LeaseEntry, LeaseRule
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, entry_name, open_lease, parse_name
 
 
@@ -73,10 +73,38 @@ def test_of_two_names_in_one_listing_the_newer_counts(register: LeaseDirectory) 
     assert register.read() == LeaseEntry(3, 0, "b")
 
 
+def test_an_entry_that_somebody_has_deleted_is_made_again_and_watched_before_it_is_followed(
+    register: LeaseDirectory,
+) -> None:
+    assert not register.mend(3), "an entry is there"
+    os.unlink(register.folder / entry_name(LeaseEntry(0)))
+    assert register.read() is None
+    assert not register.mend(0), "nothing shows that this is the directory in which somebody has served"
+    assert register.mend(3)
+    made = register.read()
+    assert (made.epoch, made.verdict) == (3, None)
+    assert LeaseRule("a").poll(made, 0.0) is None
+    assert not register.mend(3)
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_where_there_are_journals_no_lease_begins_anew(tmp_path: Path, make: bool) -> None:
+    made = open_lease(tmp_path / "lease", make=make, epoch=3).read()
+    assert (made.epoch, bool(made.owner)) == (3, True)
+
+
 def test_where_nothing_is_any_more_a_next_attempt_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_lease(tmp_path / "lease", make=False)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_listing_that_shows_nothing_makes_nothing(register: LeaseDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaseDirectory, "read", lambda _: None)
+        assert not register.mend(3)
+    assert register.read() == LeaseEntry(0)
+    assert os.listdir(register.folder.parent) == ["lease"]
 
 
 def test_a_note_goes_with_the_entry_and_makes_none(register: LeaseDirectory) -> None:
