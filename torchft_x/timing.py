@@ -90,7 +90,7 @@ PATIENCE = 10.0
 """Seconds for a lock, the end of a thread or process, or a peer's next bytes, all of which take milliseconds unless the
 machine is busy."""
 TOOL = 30.0
-"""Seconds for a tool of the system that asks a driver or a daemon: nvidia-smi, Slurm's commands."""
+"""Seconds for a tool of the system that asks a daemon: Slurm's commands."""
 COLD_IMPORT = 90.0
 """Seconds for a new process to import torch from a slow disk."""
 SAVE = 600.0

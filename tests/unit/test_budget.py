@@ -49,9 +49,9 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (6257, 39),
     "compat": (907, 1),
     "core": (9045, 41),
-    "launch": (15756, 89),
+    "launch": (15806, 89),
     "observe": (4355, 37),
-    "rpc": (6468, 47),
+    "rpc": (6478, 47),
     "train": (10556, 40),
     "transfer": (5585, 40),
 }

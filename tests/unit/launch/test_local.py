@@ -47,11 +47,17 @@ def trainer(gpu: int, replicas: int = 2, name: str = "trainer", **environ: str) 
     return FtRole(name=name, image="", env=environ, num_replicas=replicas, resource=resource, ft=facts)
 
 
+@pytest.fixture(autouse=True)
+def asks_again() -> None:
+    devices.of_this_process.cache_clear()
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
     """A function that says what torch sees, at first four GPUs."""
 
     def has(found: devices.Torch) -> None:
+        devices.of_this_process.cache_clear()
         monkeypatch.setattr(devices, "ask_torch", lambda environ: found)
 
     has(FOUR)

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from torchft_x import env, log_lines
+from torchft_x import log_lines
 from torchft_x.atomic_file import replace_file
 from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
@@ -240,7 +240,9 @@ class Keeper:
         trainers = {k: p for k, p in self._processes.items() if p.replica.role.kind == "trainer"}
         role = upkeep.check_scale(self._plan, wanted, [p.replica for p in trainers.values()])
         new = range(self._groups * role.nodes, wanted * role.nodes)
-        devices = upkeep.share_devices(role, len(new), env.everything(), [p.environ for p in self._processes.values()])
+        devices = upkeep.share_devices(
+            role, len(new), self._plan.devices, [p.environ for p in self._processes.values()]
+        )
         go = [p for p in trainers.values() if p.replica.number >= wanted * role.nodes]
         self._groups = wanted
         for process in go:

@@ -11,6 +11,7 @@ from pathlib import Path
 from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
 from torchft_x.json_values import from_json
+from torchft_x.launch.process.devices import ALL_VARIABLES, Usable
 
 REPLICA = "${replica_id}"
 """TorchX's macro for the replica's number, which a template still contains."""
@@ -43,6 +44,11 @@ class RolePlan:
     template: Process | None = None
     """Process of one more replica of a trainer, containing `REPLICA`."""
 
+    @property
+    def shares_devices(self) -> bool:
+        """Whether each new replica gets accelerators of its own: they are asked for, and ``--env`` names none for all."""
+        return self.gpu > 0 and self.template is not None and not any(n in self.template.env for n in ALL_VARIABLES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
@@ -57,6 +63,8 @@ class JobPlan:
     min_replicas: int = 1
     own_lighthouse: bool = False
     """Whether the job has a lighthouse of its own, which decides how the job ends."""
+    devices: Usable | None = None
+    """Accelerators of this machine for roles that share them."""
     launcher: int | None = None
     """Pid of the process with which the job ends; None if the job is detached."""
 

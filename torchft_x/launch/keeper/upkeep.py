@@ -141,17 +141,15 @@ def check_scale(plan: JobPlan, wanted: int, trainers: Iterable[Replica]) -> Role
 
 
 def share_devices(
-    role: RolePlan, count: int, environ: Mapping[str, str], others: list[Mapping[str, str]]
+    role: RolePlan, count: int, mine: devices.Usable | None, others: list[Mapping[str, str]]
 ) -> list[dict[str, str]]:
     """Return the variables that name the accelerators of each of `count` new replicas.
 
-    `others` are the environments of the existing replicas. Raise `ConfigError` if too few are free.
+    `mine` are the job's, and `others` the environments of the existing replicas. Raise `ConfigError` if too few are free.
     """
-    assert role.template is not None
-    # with --env the user names them for all
-    if not count or role.gpu <= 0 or any(name in role.template.env for name in devices.ALL_VARIABLES):
+    if not role.shares_devices:
         return [{} for _ in range(count)]
-    mine = devices.usable(environ)
+    assert mine is not None
     taken = {name for other in others for name in other.get(mine.variable, "").split(",")}
     parts = devices.share_out(mine, role=role.name, replicas=count, each=role.gpu, taken=taken)
     return [{mine.variable: part} for part in parts]

@@ -37,7 +37,7 @@ from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
 from torchft_x.launch.plugin import common
 from torchft_x.launch.plugin.common import follow
-from torchft_x.launch.process.devices import ALL_VARIABLES
+from torchft_x.launch.process.devices import ALL_VARIABLES, of_this_process
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.timing import POLL_FAST, TIMING
@@ -268,6 +268,7 @@ def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: 
         roles=tuple(roles),
         min_replicas=facts.min_replicas if facts else 1,
         own_lighthouse=bool(facts and facts.own_lighthouse),
+        devices=of_this_process() if any(role.shares_devices for role in roles) else None,
         launcher=None if detach else os.getpid(),
     )
 

@@ -7,6 +7,7 @@ machine are divided.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -53,7 +54,14 @@ def ask_torch(environ: Mapping[str, str], folder: Path | None = None) -> Torch:
     command = [sys.executable, "-c", _ASK]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COLD_IMPORT, cwd=folder, env=dict(environ), check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COLD_IMPORT,
+            cwd=folder,
+            env=dict(environ),
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"import torch did not end within {COLD_IMPORT:g} s; is its disk reachable?") from None
@@ -75,9 +83,16 @@ class Usable:
     """Source of the names, as a phrase for messages."""
 
 
+@functools.cache
+def of_this_process() -> Usable:
+    """Return the accelerators that this process may use; torch is asked once. Raise `ConfigError` if it does not load."""
+    return usable(env.everything())
+
+
 def usable(environ: Mapping[str, str]) -> Usable:
     """Return the accelerators that a process with this environment may use. Raise `ConfigError` if torch does not load."""
-    torch = ask_torch(environ)
+    # A script's folder that is called like a module of Python's is not meant. Python 3.10 does not know the variable.
+    torch = ask_torch({**environ, "PYTHONSAFEPATH": "1"})
     variables = VARIABLES.get(torch.vendor, (env.CUDA_VISIBLE_DEVICES,))
     for variable in variables:
         if variable in environ:

@@ -37,7 +37,7 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     if any(variable in role.env for variable in devices.ALL_VARIABLES):
         _restore(role, replicas)
         return
-    mine = devices.usable(env.everything())
+    mine = devices.of_this_process()
     parts = devices.share_out(
         mine,
         role=role.name,

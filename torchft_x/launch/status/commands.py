@@ -178,13 +178,13 @@ def _lighthouse(run_dir: Path, now: float) -> str:
     """Return what became of the last lighthouse, by its lease, else by its last event. '' if there is neither."""
     from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
+    last = last_event(run_dir, "lighthouse")
     with contextlib.suppress(OSError, ValueError):
-        # A renewal is a rename in the folder. Each job has its own.
+        # A renewal is a rename in the folder. Each job has its own, and the newest job may have none.
         renewed, folder = max((path.stat().st_mtime, path) for path in (run_dir / LIGHTHOUSES).glob("*/lease"))
         lease = LeaseDirectory(folder)
         entry = lease.read()
-        if entry is not None and entry.epoch:
+        if entry is not None and entry.epoch and not (last and renewed < last["t"]):
             how, age = "was renewed last" if entry.owner else "was given back", lines.seconds(now - renewed)
             return f"The lease of the lighthouse at {lease.note(entry) or '?'} (epoch {entry.epoch}) {how} {age} ago."
-    last = last_event(run_dir, "lighthouse")
     return f"The lighthouse's last event is {last.get('event')}, {_when(last, now)}." if last else ""

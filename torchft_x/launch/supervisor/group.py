@@ -168,9 +168,8 @@ class Supervisor(BaseSupervisor):
         reports.callbacks.number, reports.callbacks.order = self._on_number, self._on_order
         if config.nodes == 1:
             last = self._report
-            if (
-                last.number is not None
-            ):  # unreported, the others would wait for its lease: it might finish the job (R21)
+            # Unreported, the others would wait for its lease: it might finish the job (R21).
+            if last.number is not None:
                 code = -signal.SIGKILL if last.code is None else last.code
                 reports.exited(last.number, last.token, code, _UNDER_ANOTHER)
                 if last.code is None:

@@ -243,7 +243,10 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     added: list[str] = []
     if "--lease_dir" in argv and "--job_groups" in argv:  # the job's own: a new one for each job
         folder = Path(argv[argv.index("--lease_dir") + 1])
-        _make(run_dir, folder.parent, folder)
+        if (
+            run_dir.absolute() in folder.absolute().parents
+        ):  # one elsewhere must be there: it may be a file system that is not mounted here
+            _make(run_dir, folder.parent, folder)
     if "--bind" not in argv:  # a local job shares its host's ports with other jobs
         _, expected = env.read_lighthouse_at() or ("", _PORT)
         added += ["--bind", f"[::]:{0 if local else expected}"]

@@ -24,7 +24,7 @@ from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig, SilenceLimits
 from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.core.types import readable
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import AddressError, ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_local_journal
@@ -213,7 +213,12 @@ def _serve(settings: Settings) -> int:
         lease=lease,
         changed=GroupsFile(args.groups_file).changed if args.groups_file is not None else lambda: None,
     )
-    port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
+    try:
+        port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
+    except AddressError:
+        if lease is not None:
+            lease.end()  # another one may serve at once
+        raise
     address = _address(settings, port)
     shell.recorder.job = _name(settings)
     shown = loop.call(page.start(shell, settings.http_bind, port, address), 10.0, "starting the page")
@@ -226,7 +231,7 @@ def _serve(settings: Settings) -> int:
     events.emit("start", address=address)
     code: int | None = None
     try:
-        if args.address_file is not None and (lease is None or lease.holds()):  # else a follower has written its own
+        if args.address_file is not None and (lease is None or lease.holds()):  # else the next one has written its own
             _write_address(args.address_file, address)
         if args.run_dir is not None and shown.url:
             _write_address(os.path.join(args.run_dir, PAGE), shown.url)

@@ -77,8 +77,8 @@ def test_no_attempt_begins_without_a_session(drive, monkeypatch, tmp_path: Path)
     part.write_text("9")
     part.rename(run.folder / "number")
     assert run.wait() == 0
-    kinds = [(r["kind"], r.get("attempt")) for r in run.reports()[:4]]
-    assert kinds == [("exited", 6), ("number", None), ("started", 9), ("exited", 9)]
+    kinds = [(r["kind"], r.get("attempt")) for r in run.reports() if r["kind"] != "number"]  # noted by another thread
+    assert kinds[:3] == [("exited", 6), ("started", 9), ("exited", 9)]
 
 
 def test_a_mistake_of_the_script_stays_one(drive, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from torchft_x.launch.process import devices
 
 KILLED = -signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
-FOUR = devices.Torch("2.13.0", 4, "NVIDIA", "gloo")
 
 
 def role(kind: str, *, replicas: int = 2, nodes: int = 1, max_restarts: int = 10) -> RolePlan:
@@ -173,18 +172,16 @@ def test_jobs_whose_number_cant_change() -> None:
         upkeep.check_scale(plan(trainer()), 3, [done])
 
 
-def test_new_groups_get_devices_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "ask_torch", lambda environ: FOUR)
+def test_new_groups_get_devices_that_nobody_has() -> None:
+    four = devices.Usable("CUDA_VISIBLE_DEVICES", tuple("0123"), "as torch counts them")
     others = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}, {}]
-    shares = upkeep.share_devices(trainer(gpu=1), 2, {}, others)
+    shares = upkeep.share_devices(trainer(gpu=1), 2, four, others)
     assert shares == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "3"}]
     with pytest.raises(ConfigError, match="needs 3, but there are 4"):
-        upkeep.share_devices(trainer(gpu=1), 3, {}, others)
+        upkeep.share_devices(trainer(gpu=1), 3, four, others)
 
 
-def test_torch_is_not_asked_when_no_devices_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(devices, "ask_torch")
+def test_roles_that_share_no_devices() -> None:
     role = trainer(gpu=1, CUDA_VISIBLE_DEVICES="0,1")
-    assert upkeep.share_devices(role, 2, {}, []) == [{}, {}]
-    assert upkeep.share_devices(trainer(), 1, {}, []) == [{}]
-    assert upkeep.share_devices(trainer(gpu=1), 0, {}, []) == []
+    assert upkeep.share_devices(role, 2, None, []) == [{}, {}]
+    assert upkeep.share_devices(trainer(), 1, None, []) == [{}]
