@@ -106,7 +106,7 @@ def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_
     assert from_environment(trainer.env) == settings
     _, trainer = diloco(script="train.py", env={"TORCHFT_X_FAULT_TOLERANCE": "{}"}).roles
     assert from_environment(trainer.env) == {}
-    with pytest.raises(SystemExit, match=r"torchft_x: --sync_steps is 10; .* num_fragments \(3\)"):
+    with pytest.raises(SystemExit, match=r"torchft_x: --sync_steps is 10; .* --num_fragments \(3\)"):
         diloco(script="train.py", num_fragments=3)
     _, trainer = diloco(script="train.py", replicas=3, islands="1,2,3").roles
     assert (trainer.num_replicas, from_environment(trainer.env)["rank0_synchronization_only"]) == (3, True)

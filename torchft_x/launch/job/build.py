@@ -150,7 +150,9 @@ def diloco_app(
         try:
             Settings(sync_every=sync_steps, fragments=num_fragments, delay=fragment_sync_delay)
         except ConfigError as e:
-            sentence = str(e).replace("sync_every", "--sync_steps").replace("the number of fragments", "--num_fragments")
+            sentence = (
+                str(e).replace("sync_every", "--sync_steps").replace("the number of fragments", "--num_fragments")
+            )
             raise ConfigError(sentence.replace("fragment_sync_delay", "--fragment_sync_delay")) from None
         if quantize not in ("none", *FORMATS):
             raise ConfigError(f"--quantize {quantize!r} is not one of none, {', '.join(FORMATS)}.")
