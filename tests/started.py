@@ -81,9 +81,11 @@ class Started:
         self.process.wait(scaled(10))
 
     def close(self) -> None:
-        self.kill()
-        if self._run_dir is not None:
-            process_tree.send(job_processes(self._run_dir), signal.SIGKILL)
+        try:
+            self.kill()
+        finally:
+            if self._run_dir is not None:
+                process_tree.send(job_processes(self._run_dir), signal.SIGKILL)
 
 
 def gone(run_dir: Path, seconds: float) -> None:

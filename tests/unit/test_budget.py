@@ -46,13 +46,13 @@ def test_packages_are_small() -> None:
 
 BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (2043, 23),
-    "comm": (6257, 39),
+    "comm": (6267, 39),
     "compat": (907, 1),
-    "core": (9045, 41),
-    "launch": (15806, 89),
+    "core": (9044, 41),
+    "launch": (15808, 89),
     "observe": (4355, 37),
     "rpc": (6478, 47),
-    "train": (10556, 40),
+    "train": (10575, 40),
     "transfer": (5585, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

@@ -6,6 +6,7 @@ With one member collectives copy at most, and never communicate.
 from __future__ import annotations
 
 import _thread
+import logging
 import os
 import weakref
 from abc import abstractmethod
@@ -20,6 +21,8 @@ from torchft_x.comm.base import ProcessGroup, RankInfo, reduce_op_of
 from torchft_x.comm.work import DoneWork, FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, TorchftXError
+
+log = logging.getLogger(__name__)
 
 _kept: list[Callable[[], object]] = []  # calls that could not be made; what they hold must not be destroyed here
 
@@ -181,10 +184,17 @@ def end_when_forgotten(owner: object, end: Callable[[], object]) -> None:
     weakref.finalize(owner, _start, end, os.getpid()).atexit = False
 
 
+def _run(end: Callable[[], object]) -> None:
+    try:
+        end()
+    except Exception:
+        log.exception("a group that was forgotten could not be closed")
+
+
 def _start(end: Callable[[], object], pid: int) -> None:
     try:
         if pid == os.getpid():
-            _thread.start_new_thread(end, ())
+            _thread.start_new_thread(_run, (end,))
             return
     except RuntimeError:  # the interpreter starts no threads any more
         pass

@@ -165,7 +165,8 @@ def _sources_of(
     """Return for each healer the members that it may fetch from, as replica ranks."""
     found: dict[int, list[int]] = {}
     for nth, r in enumerate(healers):
-        first = (nth + group_rank + members[r].commit_failures) % len(ready) if ready else 0
+        failed = members[r].commit_failures if members[r].is_ours else 0  # torchft's clients keep to their source
+        first = (nth + group_rank + failed) % len(ready) if ready else 0
         found[r] = ready[first:] + ready[:first]
     return found
 

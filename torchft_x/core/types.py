@@ -191,7 +191,7 @@ def by_number(groups: Iterable[str]) -> list[str]:
 def by_rank(members: Iterable[Member]) -> tuple[Member, ...]:
     """Sort members by replica rank, which is a member's index in this order.
 
-    Group 2 comes before group 10. torchft's clients sort replica ids as text, so all members do if one takes part.
+    Group 2 comes before group 10. torchft's clients sort replica ids as text.
     """
     found = sorted(members, key=lambda m: m.replica_id)
     if all(m.is_ours for m in found):

@@ -293,7 +293,7 @@ _TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
     "float": (float, "a number"),
     "str": (str, "text"),
     "str | None": (lambda text: None if text.lower() in ("none", "null", "") else text, "text"),
-    "bool | str": (lambda text: text if text in FORMATS else boolean(text), f"true, false, {' or '.join(FORMATS)}"),
+    "bool | str": (lambda text: text if text in FORMATS else boolean(text), f"true, false, {', '.join(FORMATS)}"),
     "tuple[tuple[str, ...], ...]": (_names, "a list of lists of module names"),
 }
 """For each type of a setting: the function that reads it, and what a mistake is told to be."""
@@ -310,6 +310,8 @@ def _value(key: str, text: str) -> Any:
 
 def _text(key: str, value: Any) -> str:
     """Return a value of a file or of JSON as it would be given in a flag."""
+    if FaultTolerance.__annotations__.get(key, "").startswith("tuple") and not isinstance(value, str | list):
+        raise ConfigError(f"{SECTION}.{key} is {reprlib.repr(value)}; it must be a list of lists of module names.")
     try:
         return value if isinstance(value, str) else json.dumps(value, default=str)
     except ValueError:  # Python writes no number of more than 4,300 digits

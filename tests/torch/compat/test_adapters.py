@@ -103,6 +103,27 @@ def test_groups_agree_on_their_first_weights_when_the_model_is_used_first(
         apart.near(g.weights(), own[g.group])
 
 
+@pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
+def test_weights_that_are_loaded_inside_with_are_those_that_heal(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    monkeypatch.setattr(apart, "DiLoCo", local_sgd.DiLoCo)
+    monkeypatch.setattr(apart, "LocalSGD", local_sgd.LocalSGD)
+    with lighthouse(2) as address:
+        groups = [apart.LocalTrainer(g, address, algorithm=algorithm, sync_every=3) for g in range(2)]
+
+        def first(i: int) -> float:
+            with groups[i].loop, torch.no_grad():
+                for p in groups[i].net.parameters():
+                    p.fill_(5.0)
+                with torch.enable_grad():
+                    groups[i].net(apart.batch(0, 0))
+                return float(next(groups[i].net.parameters()).flatten()[0])
+
+        assert run_threads(2, first) == [5.0, 5.0]
+        run_threads(2, lambda i: groups[i].manager.shutdown())
+
+
 def _needs_loop(group: Any) -> Any:
     """As torchft's own examples do: what is saved is reached through the object that `with` gives."""
     return lambda: {"exchanges": group.entered.exchanges}

@@ -79,7 +79,6 @@ class MemberTable:
         record.boot_id = hello.boot_id
         if hello.boot_id == self.suspect_boot_id:
             self.suspect_boot_id = ""
-        record.library = hello.library
         record.runs_on = hello.runs_on
         record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session

@@ -38,7 +38,6 @@ class MemberRecord:
     attempt_id: AttemptId = AttemptId()
     address: str = ""
     boot_id: str = ""
-    library: str = ""
     runs_on: bool = False  # whether it accepts a grant as the answer to a join
     traits: Fingerprint | None = None  # what it has declared; None: nothing yet
     session: int | None = None  # newest open session

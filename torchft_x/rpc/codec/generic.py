@@ -109,7 +109,7 @@ def _conversions(
         return sent, arrived_in
     if attribute not in limits and hint not in USUAL:
         raise TypeError(f"{attribute} of {field.containing_type.name} has no limit; see rpc/codec/field_limits.py.")
-    limit = limits[attribute] if attribute in limits else (USUAL[hint], attribute.replace("_", " "))
+    limit = limits[attribute] if attribute in limits else (USUAL[hint], f"{field.containing_type.name}.{name}")
     if limit is None:
         return sent, arrived_in
     check, *rest = limit if isinstance(limit, tuple) else (limit,)

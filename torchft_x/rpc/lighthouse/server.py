@@ -311,7 +311,7 @@ class LighthouseShell:
         stream, key = Stream(context), next(self._ids)
 
         def refuse(sentence: str) -> None:
-            log.warning("Refused a stream from %s: %s", context.peer(), sentence)
+            log.warning("Refused a stream of %s from %s: %s", up.DESCRIPTOR.name, context.peer(), sentence)
             stream.send(down(refused=pb.Refused(sentence=sentence)).SerializeToString())
             stream.finish()
 

@@ -84,14 +84,20 @@ def unanswered(addresses: Mapping[str, str], seconds: float) -> tuple[str, ...]:
         rest = deadline - time.monotonic()
         try:
             if rest > 0:
-                with not_inherited(socket.create_connection(parse_address(address), rest)):
-                    pass
+                # Only the first address of a name, as each would take the whole time.
+                family, kind, number, _, where = socket.getaddrinfo(*parse_address(address), type=socket.SOCK_STREAM)[0]
+                with not_inherited(socket.socket(family, kind, number)) as s:
+                    s.settimeout(rest)
+                    s.connect(where)
         except OSError as e:
             return isinstance(e, TimeoutError) or e.errno in _NO_WAY
         except ValueError:  # an AddressError, or no name at all
             pass
         return False
 
-    with ThreadPoolExecutor(_AT_ONCE, "torchft_x-silent") as pool:  # its threads end before this returns
-        silent = zip(addresses, pool.map(is_silent, addresses.values()), strict=True)
-        return tuple(sorted(name for name, it_is in silent if it_is))
+    try:
+        with ThreadPoolExecutor(_AT_ONCE, "torchft_x-silent") as pool:  # its threads end before this returns
+            silent = zip(addresses, pool.map(is_silent, addresses.values()), strict=True)
+            return tuple(sorted(name for name, it_is in silent if it_is))
+    except RuntimeError:  # no more threads, or the interpreter ends: nobody is named
+        return ()

@@ -168,11 +168,8 @@ class DiLoCo:
         self._resumed = False  # whether a checkpoint was loaded
 
     def __enter__(self) -> Self:
-        if not self._entered:  # weights loaded since construction become the global ones
-            if self._island is not None:
-                self._island.spread() if self._resumed else self._island.gather()
-            for fragment in self._fragments:
-                fragment.save()
+        if not self._entered and self._island is not None:
+            self._island.spread() if self._resumed else self._island.gather()
         self._entered = True
         self._begin()
         return self
@@ -211,7 +208,8 @@ class DiLoCo:
 
         It leaves out the inner steps since the last exchange, and error feedback. Sharded values are DTensors.
         """
-        return {"exchanges": self.exchanges, "fragments": [f.saved() for f in self._fragments]}
+        fragments = [f.saved() for f in self._fragments]
+        return {"algorithm": self._words, "exchanges": self.exchanges, "fragments": fragments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a checkpoint before training begins. The model takes the checkpoint's global weights.
@@ -224,6 +222,9 @@ class DiLoCo:
             raise ConfigError(
                 "LocalSGD of an earlier torchft_x wrote this checkpoint; load its weights into the model."
             )
+        algorithm = state.get("algorithm", DiLoCo._words)
+        if algorithm != self._words:
+            raise ConfigError(f"{algorithm} wrote this checkpoint, not {self._words}; load its weights into the model.")
         if len(state["fragments"]) != len(self._fragments):
             raise ConfigError(
                 f"the checkpoint has {len(state['fragments'])} fragments and this run {len(self._fragments)}; cut the model "

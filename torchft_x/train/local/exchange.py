@@ -60,7 +60,10 @@ class Exchange:
         self._driver: threading.Thread | None = None  # waits for `_works` while the training thread makes inner steps
         self._census: Census | None = None  # census of the newest attempt; None if it failed
         self._sent = False  # whether `send` was called
-        tensors, size = fragment.tensors(), _WHOLE if cap else 0
+        # A bucket has elements in the order of the tensor's memory, but memory formats may differ between the groups.
+        made = fragment.tensors()
+        tensors = [t if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in made]
+        size = _WHOLE if cap else 0
         buckets = plan_buckets(tensors, first_bytes=size, bucket_bytes=size, flags=False)
         self._flats = FlatBuffers(buckets, tensors)
         self._kept: FlatBuffers | None = None  # the values, if they change

@@ -70,6 +70,7 @@ class InnerLoop:
         self._trainable = trainable
         self._hooks: list[RemovableHandle] = []
         self._begun = False  # whether `begin` has run since `enter`
+        self._saved = False  # whether it has ever run
         self._data = DealtData(manager, settings.period, delay=settings.delay, begin=self.begin)
         manager.record_inner_step()
         manager.register_state_dict_fn("DiLoCo", self._load, lambda: {"exchanges": self.schedule.exchanges})
@@ -93,6 +94,10 @@ class InnerLoop:
         if self._begun:
             return
         self._begun = True
+        if not self._saved:  # weights loaded since construction become the global ones
+            self._saved = True
+            for fragment in self._fragments:
+                fragment.save()
         try:
             self._data.start()
             self._go(self.schedule.enter())

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError
+from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.local.diloco import DiLoCo
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class LocalSGD(DiLoCo):
         self, manager: Manager, model: nn.Module, optimizer: Optimizer, sync_every: int, *,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
     ) -> None:  # fmt: skip
+        reshard(model)  # else these would be the whole ones of a forward before
         params = list(model.parameters())
         if not params:
             raise ConfigError("the model has no parameters; there is nothing to average.")

@@ -16,6 +16,7 @@ from tests.torch.transfer.durable.saving import WAIT, as_rank, cut
 from torchft_x.errors import ConfigError
 from torchft_x.train.checkpoint.parts import places
 from torchft_x.train.ddp.shards import local
+from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.fragments import Fragment
 from torchft_x.train.local.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
@@ -117,3 +118,15 @@ def test_a_checkpoint_of_an_earlier_local_sgd_is_refused() -> None:
     loop = LocalSGD(create_autospec(Manager), net, torch.optim.SGD(net.parameters()), 2)
     with pytest.raises(ConfigError, match="LocalSGD of an earlier torchft_x"):
         loop.load_state_dict({"exchanges": 3, "weights": dict(net.named_parameters())})
+
+
+def test_a_checkpoint_of_another_algorithm_is_refused() -> None:
+    """It has the settings of another outer optimizer."""
+    manager, net = create_autospec(Manager), Model(1.0, None)
+    manager._use_async_quorum = False
+    inner, outer = torch.optim.SGD(net.parameters()), torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.9)
+    diloco, local_sgd = DiLoCo(manager, [net], inner, outer, 2), LocalSGD(manager, net, inner, 2)
+    with pytest.raises(ConfigError, match="DiLoCo wrote this checkpoint, not LocalSGD"):
+        local_sgd.load_state_dict(diloco.state_dict())
+    with pytest.raises(ConfigError, match="LocalSGD wrote this checkpoint, not DiLoCo"):
+        diloco.load_state_dict(local_sgd.state_dict())

@@ -43,9 +43,9 @@ def test_it_travels_behind_another_message(facts: Facts) -> None:
         (Facts(steps=Counted((), float("nan"))), "sum is nan"),
         (Facts(moments=(Moment(COMMITTED, 0.0),) * (MOST_MOMENTS + 1)), "moments has 33 entries"),
         (Facts(moments=(Moment("x\x1b[31m", 0.0),)), "unprintable"),
-        (Facts(moments=(Moment(COMMITTED, -1.0),)), "ago is -1.0"),
+        (Facts(moments=(Moment(COMMITTED, -1.0),)), "ago_s is -1.0"),
         (Facts(copy=Copy("x" * 600, 0, 0, 0.0)), "600 characters"),
-        (Facts(own_part=float("inf")), "own part is inf"),
+        (Facts(own_part=float("inf")), "own_part_s is inf"),
         (Facts(copy=Copy("x", -1, 0, 0.0)), "done is -1"),
     ],
 )

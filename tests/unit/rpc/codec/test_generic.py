@@ -43,8 +43,8 @@ def test_a_list_or_bytes_without_a_limit_is_an_error(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("hostile", "sentence"),
     [
-        (pb.Progress(step=-1), "step is -1, it must lie between"),
-        (pb.Progress(step_seconds=-0.5), "step seconds is -0.5, it must be a number of seconds"),
+        (pb.Progress(step=-1), "Progress.step is -1, it must lie between"),
+        (pb.Progress(step_seconds=-0.5), "Progress.step_seconds is -0.5, it must be a number of seconds"),
         (pb.Leave(lingers="x" * 4097), "lingers has 4097 characters"),
     ],
 )

@@ -145,6 +145,7 @@ def test_a_lighthouse_that_was_started_again_learns_of_a_drain() -> None:
         ("drain", (HERE, SupervisorGone("1", stream=1)), "no supervisor here"),
         ("resume", (HERE, SupervisorGone("1", stream=1)), "no supervisor here"),
         ("resume", (HERE,), "is not drained"),
+        ("drain", (HERE, GroupRests("1", True)), "is drained already"),
         ("pause", (HERE,), "There is no order 'pause'"),
         ("kill", (), "There is no group '1' here"),
     ],
