@@ -104,12 +104,13 @@ class Exchange:
 
     def _reduce(self, flat: torch.Tensor, lost: torch.Tensor | None) -> None:
         """Start the reductions of a flat buffer: a single one, or one for each `cap` bytes."""
+        more = {} if lost is None else {"lost": lost}
         size = max(1, self._cap // flat.element_size())
         pieces = (flat,) if self._in_chunks or not self._cap else flat.split(size)
         for piece in pieces:
             if piece.numel():
                 self._works.append(
-                    self._manager.allreduce(piece, should_quantize=self._quantize, reduce_op=ReduceOp.SUM, lost=lost)
+                    self._manager.allreduce(piece, should_quantize=self._quantize, reduce_op=ReduceOp.SUM, **more)
                 )
 
     def drive(self) -> None:

@@ -117,6 +117,14 @@ def test_a_group_that_resumes_begins_with_none(pair_address: str) -> None:
     leave(again)
 
 
+def test_a_group_that_heals_goes_on_with_none() -> None:
+    group = book(2, 3, should_quantize="int4")[0]
+    assert group.carried().numel()
+    group.loop._loop._load({"exchanges": 3})
+    group.loop._loop._take_in_heal()
+    assert group.carried().numel() == 0
+
+
 def test_off_when_nothing_is_quantised_or_asked_for(address: str) -> None:
     for settings in ({}, {"should_quantize": False}, {"should_quantize": "int8", "error_feedback": False}):
         group = start(1, address, **settings)[0]
