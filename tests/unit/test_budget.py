@@ -52,13 +52,13 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "launch": (15808, 89),
     "observe": (4355, 37),
     "rpc": (6478, 47),
-    "train": (10575, 40),
+    "train": (10576, 40),
     "transfer": (5585, 40),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 60
 """Upper bound of the environment variables that torchft_x reads."""
-TIMES = 57
+TIMES = 56
 """Upper bound of the times at the top of modules. A time that a constant of `torchft_x/timing.py` stands for is read there."""
 
 
