@@ -48,7 +48,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (2043, 23),
     "comm": (6267, 39),
     "compat": (907, 1),
-    "core": (9044, 41),
+    "core": (9049, 41),
     "launch": (15808, 89),
     "observe": (4355, 37),
     "rpc": (6478, 47),

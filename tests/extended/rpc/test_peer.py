@@ -99,7 +99,7 @@ def test_their_manager_is_refused_beside_ours(peer: Peer) -> None:
         wait_for(lambda: known(lh)[-1:] == ["p0:x"], what="its heartbeat")
         with pytest.raises(AssertionError, match="Error"):
             peer("manager_client", address, 0)
-        assert is_lost(lh, "p0:x")
+        wait_for(lambda: is_lost(lh, "p0:x"), 10.0, "its refusal to be shown")
         peer("shutdown", "p0:x")
 
 

@@ -146,6 +146,15 @@ def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: She
     assert "partition=nowhere: there is none" in again.stderr
 
 
+def test_a_job_in_the_run_directory_of_one_that_has_finished_trains(shell: Shell) -> None:
+    for steps in ("20", "30"):
+        began = time.time()
+        assert shell.run("--steps", steps, options=TOGETHER).returncode == 0
+        shell.wait_until_over()
+        assert shell.part_status() == "SUCCEEDED", shell.output()
+        assert max(e["step"] for e in commits(shell.events()) if e["t"] > began) == int(steps)
+
+
 def test_two_jobs_on_the_same_host(shell: Shell) -> None:
     """S4: a port that followed from the run directory would be the same for both."""
     shell.run("--steps", "100000")

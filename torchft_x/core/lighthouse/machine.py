@@ -476,6 +476,6 @@ class Lighthouse:
         for record in self._members.away(self._watched):
             if record.probed_at is None or now - record.probed_at >= TIMING.probe_again:
                 effects += self._waiting.probe(record, now)
-        self._members.prune(self._watched)
+        self._members.prune(self._watched, now - c.silence.host)
         self._journal_writer.on_tick()
         return effects + self._finished_job.poll(now) + self._next_quorum.note_wait(now)

@@ -275,10 +275,15 @@ class MemberTable:
         """Return those of these replica ids that have no session and no proof of death: they may or may not be dead."""
         return [r for r in self if r.session is None and r.replica_id in inside and not r.unary and not r.proof]
 
-    def prune(self, keep: frozenset[str]) -> None:
-        """Forget lost members that nobody will ask about again."""
-        for record in [r for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]:
-            del self._records[record.replica_id]
+    def prune(self, keep: frozenset[str], since: float) -> None:
+        """Forget lost members that nobody will ask about again.
+
+        A client of torchft is kept while its heartbeats come (last after `since`): the next one would make it anew, and
+        it would be waited for though it was refused.
+        """
+        for r in [r for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]:
+            if not r.unary or r.heard < since:
+                del self._records[r.replica_id]
 
 
 def _order(attempt_id: AttemptId) -> tuple[int, float]:

@@ -427,7 +427,10 @@ class TestAcrossLibraries:
         (refusal,) = of(Refuse, s.unary("p:1", 1))
         assert refusal.call == 1
         assert refusal.sentence.startswith("Group p (host p-1) runs torchft and can't train with group a (host a-1)")
-        s.beat("p:1")  # its server still beats: nobody waits for it
+        for _ in range(3):  # its server still beats: nobody waits for it, nor forgets that it was refused
+            s.beat("p:1")
+            s.feed(Tick())
+        assert [m.lost for m in s.lighthouse.view(s.now).members] == ["", "it was refused"]
         s.arrive("b:1", traits=TRAINER)  # declares more, and nothing else
         assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1"]]
         assert [r.call for r in of(Refuse, s.unary("p:1", 2))] == [2]  # it tries again

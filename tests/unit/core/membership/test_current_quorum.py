@@ -209,7 +209,7 @@ CHANGES = {
     "issue": lambda desk, name, record: desk.issue(*[c.member for c in candidates(desk.members)]),
     "adopt": lambda desk, name, record: desk.quorum_state.adopt(quorum(member(name), id=900), (), started_at=0.0),
     "forget": lambda desk, name, record: desk.quorum_state.forget(),
-    "prune": lambda desk, name, record: desk.members.prune(desk.quorum_state.ran),
+    "prune": lambda desk, name, record: desk.members.prune(desk.quorum_state.ran, 1e9),
 }
 """All that happens to records. Nothing else has to be called for the counts to be right."""
 

@@ -198,7 +198,7 @@ class TestTime:
                 members.close(record)
             if name == "asks":
                 members.call(record, 7)
-        members.prune(frozenset({"kept"}))
+        members.prune(frozenset({"kept"}), 1.0)
         assert sorted(r.replica_id for r in members) == ["asks", "kept", "lives", "speaks"]
         assert members.end("gone") == []
         assert len(members.end("kept")) == 1
@@ -209,7 +209,7 @@ class TestTime:
             record = members.open(hello(name, n + 1, attempt_id=AttemptId(0, 0.0, "both")), 0.0)
             members.lose(record, "silent")
             members.close(record)
-        members.prune(frozenset({"kept"}))
+        members.prune(frozenset({"kept"}), 1.0)
         assert [r.replica_id for r in members.end("both")] == ["kept"]
 
 
