@@ -43,7 +43,7 @@ class Keeper:
     def __init__(self, what: JobPlan) -> None:
         self._plan = what  # fixed
         self._folder = plan.folder(what.run_dir)
-        self._stops = StopRequests()
+        self._stops = StopRequests(hurries=(signal.SIGINT, signal.SIGTERM))
         self._asked = False  # whether another number of groups was requested; set by a signal
         self._deferred = False  # whether such a request waits for the end of the groups that were told to leave
         self._processes: dict[tuple[str, int], RoleProcess] = {}  # by role and number, in the plan's order
@@ -207,8 +207,7 @@ class Keeper:
         while any(p.pid is not None for p in some):
             if self._stops.hurry and not hurried:
                 hurried, deadline = True, min(deadline, time.monotonic() + TIMING.keeper_hurry)
-                for process in some:
-                    process.stop()
+                process_tree.send([p.pid for p in some if p.pid is not None], signal.SIGINT)
             left = deadline - time.monotonic()
             if left <= 0:
                 return

@@ -47,23 +47,23 @@ def grace_is_over(waited: float, grace: float, notice: float, *, saves: bool) ->
 class StopRequests:
     """Requests to stop this process, and the interruptible sleep of its main thread.
 
-    At most one per process, because it takes the wake-up descriptor of signals. Each sleep touches the file `alive`.
+    At most one per process, because it takes the wake-up descriptor of signals. Each sleep touches the file `alive`. One of
+    the signals `hurries` after the first request ends the grace. By default SIGTERM is none: Slurm sends it twice.
     """
 
-    def __init__(self, alive: Path | None = None) -> None:
+    def __init__(self, alive: Path | None = None, *, hurries: tuple[int, ...] = (signal.SIGINT,)) -> None:
         self.first: Stop | None = None  # set once, by any thread; read on the main thread
-        self.hurry = False  # whether a second request came, which ends the grace
+        self.hurry = False  # whether a second signal has ended the grace
+        self._hurries = hurries
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._alive = alive
 
     def request(self, code: int, sentence: str, *, from_outside: bool = False) -> None:
-        """Request a stop, from any thread or a signal handler. One `from_outside` after the first request ends the grace."""
+        """Request a stop, from any thread or a signal handler."""
         if self.first is None:
             self.first = Stop(code, sentence, from_outside)
-        elif from_outside:
-            self.hurry = True
         self.wake()
 
     def wake(self) -> None:
@@ -85,6 +85,7 @@ class StopRequests:
         process_tree.when_parent_dies(pid, lambda: self.request(code, "the launcher is gone", from_outside=True))
 
     def _on_signal(self, number: int, frame: object) -> None:
+        self.hurry = self.hurry or (self.first is not None and number in self._hurries)
         self.request(128 + number, f"stopped by {process_tree.signal_name(number)}", from_outside=True)
 
     # --- the main thread's -----------------------------------------------------------------------------------------------
