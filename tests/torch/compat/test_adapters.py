@@ -69,13 +69,19 @@ def test_small_functions() -> None:
     assert copy.data_ptr() != tensor.data_ptr()
 
 
+@pytest.fixture
+def adapted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the trainers of `apart` use the adapters' classes."""
+    monkeypatch.setattr(apart, "DiLoCo", local_sgd.DiLoCo)
+    monkeypatch.setattr(apart, "LocalSGD", local_sgd.LocalSGD)
+
+
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
+@pytest.mark.usefixtures("adapted")
 def test_groups_agree_on_their_first_weights_when_the_model_is_used_first(
     monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     monkeypatch.setattr(apart, "Manager", manager.Manager)
-    monkeypatch.setattr(apart, "DiLoCo", local_sgd.DiLoCo)
-    monkeypatch.setattr(apart, "LocalSGD", local_sgd.LocalSGD)
     late = threading.Event()  # the second group comes when the first has entered
     seen: list[int] = []
     with lighthouse(2) as address:
@@ -104,11 +110,8 @@ def test_groups_agree_on_their_first_weights_when_the_model_is_used_first(
 
 
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
-def test_weights_that_are_loaded_inside_with_are_those_that_heal(
-    monkeypatch: pytest.MonkeyPatch, algorithm: str
-) -> None:
-    monkeypatch.setattr(apart, "DiLoCo", local_sgd.DiLoCo)
-    monkeypatch.setattr(apart, "LocalSGD", local_sgd.LocalSGD)
+@pytest.mark.usefixtures("adapted")
+def test_weights_that_are_loaded_inside_with_are_those_that_heal(algorithm: str) -> None:
     with lighthouse(2) as address:
         groups = [apart.LocalTrainer(g, address, algorithm=algorithm, sync_every=3) for g in range(2)]
 
@@ -129,9 +132,9 @@ def _needs_loop(group: Any) -> Any:
     return lambda: {"exchanges": group.entered.exchanges}
 
 
+@pytest.mark.usefixtures("adapted")
 def test_a_model_that_is_never_called_begins_with_the_first_inner_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "Manager", manager.Manager)
-    monkeypatch.setattr(apart, "DiLoCo", local_sgd.DiLoCo)
     with lighthouse() as address:
         group = apart.LocalTrainer(0, address, sync_every=2)
         with group.loop:
